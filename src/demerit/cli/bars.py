@@ -62,9 +62,9 @@ class Bar:
             self.progress.update(self.task, completed=done, rate=f"{rate:.1f}/s", note=note)
         elif now - self.last_line > SECONDS_BETWEEN_LINES:
             self.last_line = now
-            left = f", {(self.total - done) / rate:.0f} s left" if self.total and rate else ""
+            rest = f", {(self.total - done) / rate:.0f} s left" if self.total and rate else ""
             total = f" of {self.total}" if self.total else ""
-            print(f"{self.title}: {int(done)}{total}, {rate:.1f}/s{left} {note}".rstrip(), file=sys.stderr, flush=True)
+            print(f"{self.title}: {int(done)}{total}, {rate:.1f}/s{rest} {note}".rstrip(), file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -149,31 +149,31 @@ def bench(
         reader=reader,
         categories=read_categories(Path(settings.categories)) if settings.categories else {},
     )
-    chosen = load_benchmark((names or [])[0])
-    folder = out_folder or Path("bench") / chosen.name.replace(":", "-")
-    loaded = load_data(chosen, data or [], run_options)
+    benchmark = load_benchmark((names or [])[0])
+    folder = out_folder or Path("bench") / benchmark.name.replace(":", "-")
+    loaded = load_data(benchmark, data or [], run_options)
     out.print(escape(f"Labels: {loaded.sources}"))
-    models = [chosen.load_model(name, loaded.address) for name in model or []]
+    models = [benchmark.load_model(name, loaded.address) for name in model or []]
     prompted: list[Any] = [scorer for scorer in models if hasattr(scorer, "estimate")]
     for scorer in prompted:
-        asked = list_scored(chosen, loaded, run_options)
-        changed = len(asked) - len(loaded.episodes)
-        more = f" ({changed} of them with changed frames or instructions)" if changed else ""
-        out.print(escape(f"{scorer.card.name}: {scorer.estimate(asked)}{more}"))
+        episodes = list_scored(benchmark, loaded, run_options)
+        variants = len(episodes) - len(loaded.episodes)
+        more = f" ({variants} of them with changed frames or instructions)" if variants else ""
+        out.print(escape(f"{scorer.card.name}: {scorer.estimate(episodes)}{more}"))
     if dry_run:
         return
     # Ask again what a server did not answer last time; paid answers come from the cache.
     run_options = replace(run_options, retry=bool(prompted))
-    with bar(f"{chosen.name}: {count_episodes(len(loaded.episodes))}", None) as shown:
-        made = run_benchmark(
-            chosen, models, loaded, folder, run_options, lambda what, done: shown.update(done.position, what)
+    with bar(f"{benchmark.name}: {count_episodes(len(loaded.episodes))}", None) as shown:
+        result = run_benchmark(
+            benchmark, models, loaded, folder, run_options, lambda what, done: shown.update(done.position, what)
         )
-    numbers = free_report(make_folder(folder), made)
-    made.write(numbers)
+    numbers = free_report(make_folder(folder), result)
+    result.write(numbers)
     answers = generations_file(numbers)
-    answered = write_generations(made, folder, answers, frames)
-    print_report(made)
-    page = write_page(made, numbers.with_suffix(".html"), loaded.frames(), settings.embed)
+    answered = write_generations(result, folder, answers, frames)
+    print_report(result)
+    page = write_page(result, numbers.with_suffix(".html"), loaded.frames(), settings.embed)
     out.print(escape(f"The report: {page}"))
     out.print(escape(f"Its numbers: {numbers}"))
     if answered:
@@ -210,12 +210,12 @@ def _recompute(path: Path) -> None:
     after = recompute(before)
     print_report(after)
     old, new = _numbers(before), _numbers(after)
-    lost = [key for key, facts in old.items() if new.get(key, facts) != facts]
-    lost += [key for key in old.keys() - new.keys() if key[0] == "measure"]
-    added = len(new.keys() - old.keys())
-    more = f" This version has {added} more." if added else ""
-    out.print("[red]Not the numbers of the file.[/red]" if lost else f"The same numbers as in the file.{more}")
-    if lost:
+    differences = [key for key, facts in old.items() if new.get(key, facts) != facts]
+    differences += [key for key in old.keys() - new.keys() if key[0] == "measure"]
+    additions = len(new.keys() - old.keys())
+    more = f" This version has {additions} more." if additions else ""
+    out.print("[red]Not the numbers of the file.[/red]" if differences else f"The same numbers as in the file.{more}")
+    if differences:
         raise typer.Exit(1)
 
 

@@ -149,8 +149,8 @@ class DatasetOptions(ReaderOptions):
     @property
     def other_settings(self) -> dict[str, Any]:
         """The keyword arguments of `open_dataset` but for the camera."""
-        named = {"instruction": self.instruction} if self.instruction.strip() else {}
-        return {**named, **super().other_settings}
+        own_settings = {"instruction": self.instruction} if self.instruction.strip() else {}
+        return {**own_settings, **super().other_settings}
 
 
 @dataclass(frozen=True)

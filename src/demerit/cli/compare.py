@@ -81,21 +81,21 @@ def compare(
     policies = _collect(scored, seen_by(loaded), by, sources, rows)
     result = compare_rollouts(*policies)
     needed = None if result.sign else result.labels_needed()
-    chosen = [row for one, count in zip(policies, needed or (0, 0), strict=True) for row in one.choose(count)]
+    next_rows = [row for policy, count in zip(policies, needed or (0, 0), strict=True) for row in policy.choose(count)]
     notes = _note(result, policies, seen_by(loaded).complete)
     counted = {(policy.name, id) for policy in policies for id in policy.ids}
     if unused := [row for row, label in rows.items() if label is not None and row not in counted]:
         notes.append(f"{sheet}: {len(unused)} labels are of no episode that counts, e.g. {' '.join(unused[0])}")
-    if sheet is not None and chosen:
-        extend_sheet(sheet, [row for row in chosen if row[:2] not in rows])
+    if sheet is not None and next_rows:
+        extend_sheet(sheet, [row for row in next_rows if row[:2] not in rows])
     if as_json:
-        _print_json(result, policies, needed, chosen, notes, verdicts)
+        _print_json(result, policies, needed, next_rows, notes, verdicts)
         return
     out.print(f"[bold]{escape(_verdict(result, policies))}[/bold]")
     table = Table("policy", "success", "by labels alone", "labels", "episodes")
-    for one, rate in zip(policies, (result.a, result.b), strict=True):
+    for policy, rate in zip(policies, (result.a, result.b), strict=True):
         cells = str(rate.interval) if result.has_enough else "–", str(rate.by_labels) if rate.labels else "–"
-        table.add_row(escape(one.name), *cells, str(rate.labels), str(rate.episodes))
+        table.add_row(escape(policy.name), *cells, str(rate.labels), str(rate.episodes))
     print_table(table)
     print_verdicts(verdicts)
     if result.has_enough:
@@ -153,7 +153,7 @@ def _advise(result: PolicyComparison, policies: Policies, needed: tuple[int, int
         is_all = result.a.is_counted and result.b.is_counted
         why = "Every episode has a label" if is_all else "Labelling all would probably not decide it"
         return f"{why}: record {many} episodes of each policy, or call it a tie."
-    parts = " and ".join(f"{count} of {one.name}" for count, one in zip(needed, policies, strict=True))
+    parts = " and ".join(f"{count} of {policy.name}" for count, policy in zip(needed, policies, strict=True))
     begin = f"Label about {sum(needed)} more (decides with 80%, if the difference is as estimated)"
     how = "chosen at random (labels of the odd ones alone would bend the rate)"
     return f"{begin if result.has_enough else 'Label'}: {parts}, {how}."
@@ -162,15 +162,15 @@ def _advise(result: PolicyComparison, policies: Policies, needed: tuple[int, int
 def _note(result: PolicyComparison, policies: Policies, is_complete: bool) -> list[str]:
     """Say what was left out, and what makes the interval doubtful."""
     notes = [] if is_complete else ["the model does not record all that it learned from: leave such episodes out"]
-    for one, rate in zip(policies, (result.a, result.b), strict=True):
-        unscored = sum(math.isnan(value) for value in one.predictions)
+    for policy, rate in zip(policies, (result.a, result.b), strict=True):
+        unscored = sum(math.isnan(value) for value in policy.predictions)
         for count, text in (
-            (one.taught, f"{one.taught} left out, because the model learned from them"),
+            (policy.taught, f"{policy.taught} left out, because the model learned from them"),
             (unscored, f"{unscored} without a prediction: only their labels count"),
-            (one.of_models, f"{one.of_models} have no label but a model's, which is not used"),
+            (policy.of_models, f"{policy.of_models} have no label but a model's, which is not used"),
             (rate.is_odd, "labelled episodes have other predictions than the rest: were they chosen at random?"),
         ):
-            notes += [f"{one.name}: {text}"] if count else []
+            notes += [f"{policy.name}: {text}"] if count else []
     return notes
 
 
@@ -194,15 +194,15 @@ def _print_json(
         "difference_by_labels": show(result.by_labels, result.has_enough),
         "policies": [
             {
-                "name": one.name,
+                "name": policy.name,
                 "success": show(rate.interval, result.has_enough),
                 "by_labels": show(rate.by_labels, rate.labels > 0),
                 "labels": rate.labels,
                 "episodes": rate.episodes,
-                "left_out": one.taught,
+                "left_out": policy.taught,
                 "lambda": round(rate.slope * (1 - rate.labels / rate.episodes), 6),
             }
-            for one, rate in rates
+            for policy, rate in rates
         ],
         "labels_needed": None if needed is None else sum(needed),
         "episodes_needed": None if math.isinf(episodes) else math.ceil(episodes),

@@ -135,10 +135,10 @@ def _print_summary(summary: DatasetSummary) -> None:
     for title in ("instructions", "cameras", "embodiments", "splits", "licences"):
         out.print(f"  {title}: {escape(_most_common(getattr(summary, title)))}")
     cells = ("episodes", "success", "failure", "success unknown", "graded", "with progress", "with curve")
-    used = [cell for cell in cells if any(counts[cell] for counts in summary.outcomes.values())]
-    table = Table("label source", *used)
+    columns = [cell for cell in cells if any(counts[cell] for counts in summary.outcomes.values())]
+    table = Table("label source", *columns)
     for source, counts in sorted(summary.outcomes.items()):
-        table.add_row(escape(source), *(str(counts[cell]) for cell in used))
+        table.add_row(escape(source), *(str(counts[cell]) for cell in columns))
     if summary.outcomes:
         print_table(table)
     if summary.unlabelled:
@@ -167,12 +167,12 @@ def _print_topics(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         by_topic.setdefault((row["topic"], row["type"], row["read as"] or "not read"), []).append(row)
     table = Table("topic", "type", "read as", "bags", "messages", "Hz", "longest gap", "jumps")
-    for names, some in by_topic.items():
-        rates = sorted({row["Hz"] for row in some if row["Hz"] is not None})
+    for names, group in by_topic.items():
+        rates = sorted({row["Hz"] for row in group if row["Hz"] is not None})
         rate = f"{rates[0]:g}" + (f" to {rates[-1]:g}" if len(rates) > 1 else "") if rates else ""
-        messages, jumps = (sum(row[name] for row in some) for name in ("messages", "clock jumps"))
-        gap = f"{max(row['longest gap'] for row in some):g} s"
-        table.add_row(*map(escape, names), str(len(some)), str(messages), rate, gap, str(jumps))
+        messages, jumps = (sum(row[name] for row in group) for name in ("messages", "clock jumps"))
+        gap = f"{max(row['longest gap'] for row in group):g} s"
+        table.add_row(*map(escape, names), str(len(group)), str(messages), rate, gap, str(jumps))
     if rows:
         print_table(table)
 

@@ -88,7 +88,7 @@ def detect(
         raise BadInput(dataset, "a demerit folder, for --write-labels (demerit import makes one)", "something else")
     check_page(page, "detect")
     say = err if as_json else out
-    opened = reading.open(dataset)
+    source = reading.open(dataset)
     judge = None if detector is None else Detector.load(detector)
     loaded = load_model(model if judge is None else judge.model)
     if judge is None:
@@ -100,7 +100,7 @@ def detect(
     if out_file is not None:
         judge.save(out_file)
     judged, rewards, cautions = list[tuple[Episode, Detection]](), dict[str, Reward](), dict[str, None]()
-    for episode, reward in score_with_bar(opened, loaded, say=say):
+    for episode, reward in score_with_bar(source, loaded, say=say):
         judged.append((episode, judge.judge_episode(episode, reward)))
         rewards[episode.id] = reward
         cautions |= dict.fromkeys(filter(None, [reward.caution]))
@@ -118,7 +118,7 @@ def detect(
         write_atomic(csv_file, text.getvalue().encode())
     if page is not None:
         with stage_bars() as on_progress:
-            write_detect_page(judged, rewards, judge, figures, verdicts, opened, page, partial(on_progress, "drawing"))
+            write_detect_page(judged, rewards, judge, figures, verdicts, source, page, partial(on_progress, "drawing"))
     if write_labels:
         label_detections(Path(dataset), judged, loaded.card.name)
     if as_json:

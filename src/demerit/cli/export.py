@@ -94,24 +94,24 @@ def export(
     """
     if to not in FORMATS:
         raise UnknownName("export format", to, FORMATS)
-    opened, say = reading.open(dataset), err if as_json else out
-    opened, rejected = leave_out_rejected(opened)
+    source, say = reading.open(dataset), err if as_json else out
+    source, rejected = leave_out_rejected(source)
     if rejected:
         say.print(f"[yellow]note[/yellow]  {count_episodes(rejected)} left out: a person rejected the labels")
     if not model:
         if to not in EPISODE_FORMATS:
             raise BadInput(f"--to {to}", "--model NAME with it: the format is for rewards", "no --model")
-        facts = _export_episodes(opened, dest, to, fps)
+        facts = _export_episodes(source, dest, to, fps)
         say.print(f"[bold]{escape(str(dest))}[/bold]: {escape(facts['sentence'])}")
-        print_problems(opened.problems.rows(), say)
+        print_problems(source.problems.rows(), say)
     else:
         if to not in get_args(RewardFormat):
             raise BadInput(f"--to {to}", "no --model: it has the rewards that demerit score stored", model)
         recipe = change_config(RewardRecipe(), parse_changes(changes or []), "--set")
         recipe = change_config(recipe, {"unscored": split_names(unscored)}, "--unscored")
         judge = load_model(model)
-        place = plan_write(opened, judge.card, to, recipe, dest)  # type: ignore[arg-type]  # checked above
-        scored = score_with_bar(opened, judge, rewards, say)
+        place = plan_write(source, judge.card, to, recipe, dest)  # type: ignore[arg-type]  # checked above
+        scored = score_with_bar(source, judge, rewards, say)
         verdicts = check_verdicts(scored, anyway)
         written = write_rewards(scored, place, to, recipe, fps)  # type: ignore[arg-type]  # checked above
         facts = {**_as_dict(written), "verdicts": verdicts.as_dict()}

@@ -181,7 +181,7 @@ def _quality_conditions(source: Dataset, wanted: list[tuple[str, str, float]]) -
         return []
     with bar("measuring", source.expected()) as shown:
         measured = measure_quality(source, shown.update)
-    return [need_quality(*one, measured) for one in wanted]
+    return [need_quality(*condition, measured) for condition in wanted]
 
 
 def _print_outcome(outcome: FilterOutcome, view: Path | None, page: Path | None, edit: str) -> None:

@@ -58,7 +58,7 @@ def mark(
             err.print(escape(text), soft_wrap=True)
 
     def show(mark: Mark) -> None:
-        words = [one.word for one in marks.marks]
+        words = [entry.word for entry in marks.marks]
         counts = Counter(words)
         total = ", ".join(f"{counts[word]} {word}" for word in KEYS.values() if counts[word]) or "none"
         last = f"; last: {' '.join(words[-LAST:])}" if words else ""

@@ -233,8 +233,8 @@ def _print_relabelled(summary: RelabelSummary, dest: Path) -> None:
     if summary.labels:
         print_grades("made by", {"counterfactual": summary.commands, "clip": summary.clips})
     if summary.splits:
-        listed = ", ".join(f"{name or '(none)'} {count}" for name, count in summary.splits.items())
-        out.print(escape(f"  splits: {listed}"))
+        splits = ", ".join(f"{name or '(none)'} {count}" for name, count in summary.splits.items())
+        out.print(escape(f"  splits: {splits}"))
     if summary.to_check:
         out.print(
             f"  [bold]{summary.to_check} episodes need a person's check[/bold] (demerit annotate {escape(str(dest))})"

@@ -104,6 +104,6 @@ def _move_destination(words: list[str]) -> list[str]:
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in ("-o", "--out"):
-            used = 1 if equals else 2
-            return [*words[:place], *words[place + used :], *([value] if equals else words[place + 1 : place + 2])]
+            count = 1 if equals else 2
+            return [*words[:place], *words[place + count :], *([value] if equals else words[place + 1 : place + 2])]
     return words

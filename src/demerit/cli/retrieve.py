@@ -104,7 +104,7 @@ def retrieve(
         teacher, whole = open_dataset(examples), WindowPlan(math.inf, 1.0)
         picked = Dataset.from_episodes(pick_examples_of(instruction, teacher), teacher.name)
         shown = index_windows(picked, whole, engine, index_folder(teacher, whole, engine, index))
-        lasts = median(float(one.main.times()[-1]) for one in shown.episodes)
+        lasts = median(float(episode.main.times()[-1]) for episode in shown.episodes)
         if not 1 / FITS < lasts / seconds < FITS:
             say.print(f"[yellow]The examples last {lasts:.1f} s and a window {seconds:g} s[/yellow]: see --seconds")
     folder = index_folder(source, plan, engine, index)
@@ -121,8 +121,8 @@ def retrieve(
     spent = time.monotonic() - started
     if loaded is not None:
         folder = folder / "rewards" / short_hash(instruction.encode())[:12]
-        cut = Dataset.from_episodes([one.cut(instruction) for one in segments], source.name)
-        scored = score_with_bar(cut, loaded, folder / safe_name(loaded.card.name), say)
+        clips = Dataset.from_episodes([segment.cut(instruction) for segment in segments], source.name)
+        scored = score_with_bar(clips, loaded, folder / safe_name(loaded.card.name), say)
         segments = _order_by_gain(segments, scored, say)[:top]
     if dest is not None:
         write_segments(segments, instruction, source, dest)
@@ -132,7 +132,7 @@ def retrieve(
         with stage_bars() as on_progress:
             write_retrieve_page(segments, instruction, source, page, by, doubts, partial(on_progress, "drawing"))
     if as_json:
-        print(json.dumps([one.as_dict() for one in segments], ensure_ascii=False))
+        print(json.dumps([segment.as_dict() for segment in segments], ensure_ascii=False))
         return
     out.print(f"{len(segments)} segments of {len(windows)} windows by {by} in {spent:.1f} s")
     _print_segments(segments)
@@ -143,21 +143,23 @@ def retrieve(
 
 def _order_by_gain(segments: list[PlaySegment], scored: ScoredDataset, say: Console) -> list[PlaySegment]:
     rewards = [reward for _, reward in scored]
-    gains = [float(one.value[-1] - one.value[0]) if one.scored else math.nan for one in rewards]
-    unscored = [one for one, gain in zip(rewards, gains, strict=True) if math.isnan(gain)]
+    gains = [float(reward.value[-1] - reward.value[0]) if reward.scored else math.nan for reward in rewards]
+    unscored = [reward for reward, gain in zip(rewards, gains, strict=True) if math.isnan(gain)]
     if unscored:
         say.print(escape(shorten(f"{len(unscored)} not scored, listed last: {unscored[0].why_missing}")))
-    ordered = [replace(one, gain=gain) for one, gain in zip(segments, gains, strict=True)]
-    return sorted(ordered, key=lambda one: math.inf if math.isnan(one.gain) else -one.gain)
+    ordered = [replace(segment, gain=gain) for segment, gain in zip(segments, gains, strict=True)]
+    return sorted(ordered, key=lambda segment: math.inf if math.isnan(segment.gain) else -segment.gain)
 
 
 def _print_segments(segments: list[PlaySegment]) -> None:
     table = Table("score", "gain", "recording", "frames", "seconds")
-    for one in segments[:SHOWN]:
-        facts = one.as_dict()
+    for segment in segments[:SHOWN]:
+        facts = segment.as_dict()
         gain = "" if facts["gain"] is None else f"{facts['gain']:.3f}"
         span = "{:.1f} to {:.1f}".format(*facts["seconds"])
-        table.add_row(f"{one.score:.2f}", gain, escape(one.episode.id), f"{one.first} to {one.last}", span)
+        table.add_row(
+            f"{segment.score:.2f}", gain, escape(segment.episode.id), f"{segment.first} to {segment.last}", span
+        )
     print_table(table)
     if len(segments) > SHOWN:
         out.print(f"and {len(segments) - SHOWN} more (--json lists all)")

@@ -134,16 +134,16 @@ def _score_parts(
     """Score each dataset; the rewards of each are stored next to it."""
     card, rows, folders = model.card, list[EpisodeScore](), list[Path]()
     for name, part in zip(distinct_names([part.address for part in parts]), parts, strict=True):
-        left = None if limit is None else limit - len(rows)
-        if left == 0 and folders:
+        rest = None if limit is None else limit - len(rows)
+        if rest == 0 and folders:
             break
         folder = rewards_folder(part, card.name, settings["frames"])
         if rewards is not None:
             folder = (rewards if len(parts) == 1 else rewards / name) / folder.name
-        job = ScoreJob(model, part, folder, limit=left, **settings)
+        job = ScoreJob(model, part, folder, limit=rest, **settings)
         if (estimate := getattr(model, "estimate", None)) is not None:
-            say.print(f"[bold]{card.name}[/bold]: {escape(str(estimate(islice(part, left))))}")
-        with bar(f"scoring with {card.name}", left or part.expected()) as shown:
+            say.print(f"[bold]{card.name}[/bold]: {escape(str(estimate(islice(part, rest))))}")
+        with bar(f"scoring with {card.name}", rest or part.expected()) as shown:
             progress = run(job, partial(_show, shown))
         where = f" ({escape(name)})" if len(parts) > 1 else ""
         say.print(f"[bold]{card.name}[/bold]: {_summarize(progress)}{where}", soft_wrap=True)
@@ -242,9 +242,9 @@ def _show(shown: Bar, progress: ScoreProgress) -> None:
 def _note(progress: ScoreProgress) -> str:
     parts = [f"{progress.unscored} unscored"] if progress.unscored else []
     if progress.reading:
-        read, total = list(progress.reading.values())[-1]
-        rate = (progress.frames + read) / progress.seconds if progress.seconds else 0.0
-        parts.append(f"frame {read} of {total}, {rate:.0f} frames/s")
+        position, total = list(progress.reading.values())[-1]
+        rate = (progress.frames + position) / progress.seconds if progress.seconds else 0.0
+        parts.append(f"frame {position} of {total}, {rate:.0f} frames/s")
     return ", ".join(parts)
 
 
@@ -253,10 +253,10 @@ def _summarize(progress: ScoreProgress) -> str:
     parts += [f"{progress.unscored} unscored"] if progress.unscored else []
     parts += [f"{progress.kept} were scored already"] if progress.kept else []
     parts += [f"{progress.stale} re-scored (inputs changed)"] if progress.stale else []
-    done = progress.scored + progress.unscored
+    count = progress.scored + progress.unscored
     rate = (
-        f", {done / progress.seconds:.{1 if done < 10 * progress.seconds else 0}f} episodes/s"
-        if progress.seconds and done
+        f", {count / progress.seconds:.{1 if count < 10 * progress.seconds else 0}f} episodes/s"
+        if progress.seconds and count
         else ""
     )
     return ", ".join(parts) + f" in {progress.seconds:.1f} s{rate}"

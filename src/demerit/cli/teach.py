@@ -84,12 +84,12 @@ def teach(
       demerit teach my_videos -o my-model --tower dinov2-small/
       demerit score new_episodes --model ./my-model
     """
-    opened = open_dataset(datasets, **reading.other_settings)
-    print_notes(opened.notes())
+    source = open_dataset(datasets, **reading.other_settings)
+    print_notes(source.notes())
     config = change_config(TeachConfig(reader=reader), parse_changes(changes or []), "--set")
     with stage_bars() as on_progress:
         outcome = teach_model(
-            opened,
+            source,
             out_folder,
             risk=risk,
             cameras=reading.camera or [],
@@ -185,9 +185,9 @@ def calibrate(
         sources=parse_sources(label_sources, NOT_A_MODEL),
         use_test_split=use_test_split,
     )
-    opened = reading.open(datasets)
+    source = reading.open(datasets)
     with bar(f"scoring with {model}", limit) as shown:
-        result = run_calibration(opened, model, out_folder, options, lambda progress: shown.update(progress.position))
+        result = run_calibration(source, model, out_folder, options, lambda progress: shown.update(progress.position))
     _print_calibration(result, escape(str(out_folder)))
 
 

@@ -179,7 +179,7 @@ def _train_rewind(
     if run is None:
         return
     frames = sum(row.frames for row in prepared.rows)
-    with bar("features", frames) as read, bar("training", config.steps) as shown:
+    with bar("features", frames) as features_bar, bar("training", config.steps) as shown:
         folder = run(
             prepared,
             out_folder,
@@ -187,7 +187,7 @@ def _train_rewind(
             network,
             lambda progress: shown.update(progress.step, str(progress)),
             device,
-            read.update,
+            features_bar.update,
         )
     out.print(f"The model: [bold]{escape(str(folder))}[/bold]")
     out.print(f"Next: demerit score DATASET --model {escape(str(out_folder))}")
@@ -230,10 +230,10 @@ def _train_vlm(
         )
     if os.environ.get("RANK", "0") == "0":  # the first of several processes
         best = read_json(folder / "training.json").get("best")
-        chosen = "the last update: nothing held out to choose by"
+        choice = "the last update: nothing held out to choose by"
         if best:
-            chosen = f"update {best['update']}: {best['measure']} {best['held-out error']:.3f}"
-        out.print(f"The model: [bold]{escape(str(folder))}[/bold] ({escape(chosen)})")
+            choice = f"update {best['update']}: {best['measure']} {best['held-out error']:.3f}"
+        out.print(f"The model: [bold]{escape(str(folder))}[/bold] ({escape(choice)})")
         out.print(f"Next: demerit score DATASET --model {model}:path={escape(str(folder))}")
 
 

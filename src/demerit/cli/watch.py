@@ -99,7 +99,7 @@ def watch(
             say.print(escape(f"Watching {folder} with {watcher.model.card.name}: {server.url} (Ctrl-C ends it)"))
         if rule := describe_cut(loaded) if judge is None else f"a failure where there is an alarm ({judge.guarantee})":
             say.print(escape(f"Verdict: {rule}"), soft_wrap=True)
-        held, problem, is_noted, last_news = set[str](), "", False, time.monotonic()
+        last_holds, problem, is_noted, last_news = set[str](), "", False, time.monotonic()
         while True:
             more = watcher.look()
             is_noted = is_noted or print_notes(watcher.state.notes)
@@ -114,11 +114,11 @@ def watch(
             is_over = once and not more and (is_late or not _is_settling(watcher))
             if (news and not once) or is_over:
                 holds = {condition.text for condition in conditions if condition.holds(watcher.state.rows)}
-                for text in sorted(holds - held):
+                for text in sorted(holds - last_holds):
                     _raise_alarm(watcher, text, window, hook)
                 if exit_on_alarm and holds:
                     raise typer.Exit(ALARM)
-                held = holds
+                last_holds = holds
             news.clear()
             if is_over:
                 break
@@ -179,8 +179,8 @@ def _delivering(url: str) -> Iterator[Webhook]:
         yield hook
     finally:
         hook.close()
-        if lost := hook.sent - hook.delivered:
-            err.print(escape(f"demerit: webhook at {hook.host}: {lost} not delivered ({hook.error})"), soft_wrap=True)
+        if losses := hook.sent - hook.delivered:
+            err.print(escape(f"demerit: webhook at {hook.host}: {losses} not delivered ({hook.error})"), soft_wrap=True)
 
 
 def _print_summary(watcher: Watcher, window: int, as_json: bool) -> None:

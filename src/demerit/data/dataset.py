@@ -225,8 +225,8 @@ class Dataset:
         if isinstance(which, slice):
             wanted = places[which]
             stream = enumerate(islice(self, max(wanted, default=-1) + 1))
-            found = {place: episode for place, episode in stream if place in wanted}
-            return Dataset.from_episodes([found[place] for place in wanted], self.name)
+            episodes = {place: episode for place, episode in stream if place in wanted}
+            return Dataset.from_episodes([episodes[place] for place in wanted], self.name)
         try:
             place = places[which]
         except IndexError:
@@ -253,8 +253,8 @@ class Dataset:
     def _index(self) -> Any:
         """The reader, if it has `len`, `episode(id)` and `episode_at(place)` and so need not read the others."""
         # A main camera that some episodes lack makes the dataset smaller than its index; an instruction changes it.
-        changed = self.camera is not None or self.instruction or self.marked_by is not None
-        return self.reader if not changed and hasattr(self.reader, "episode_at") else None
+        is_changed = self.camera is not None or self.instruction or self.marked_by is not None
+        return self.reader if not is_changed and hasattr(self.reader, "episode_at") else None
 
     def _list(self) -> list[Episode]:
         if self._episodes is None:
@@ -286,8 +286,8 @@ class Dataset:
             return
         if self.camera is not None:
             if self.camera not in episode.views:
-                known = ", ".join(episode.views)
-                self.report(Problem("missing camera", episode.id, f"no {self.camera!r} among {known}", kept=False))
+                cameras = ", ".join(episode.views)
+                self.report(Problem("missing camera", episode.id, f"no {self.camera!r} among {cameras}", kept=False))
                 return
             episode = episode.with_camera(self.camera)
         if self.instruction and not episode.instruction.strip():

@@ -536,11 +536,11 @@ class Decoders:
     def finish(self, task: _DecodeTask) -> None:
         """Wait until this task is done; others may get done as well."""
         while task.slot is not None and task.decoded is None and not task.error:
-            for done, answer in self._pool.receive():
+            for work, answer in self._pool.receive():
                 if isinstance(answer, WorkerDeath):
-                    done.error = f"the decoder died on this video ({answer})"
+                    work.error = f"the decoder died on this video ({answer})"
                 else:
-                    done.decoded, done.error = answer
+                    work.decoded, work.error = answer
 
     def load(self, episode: Episode, task: _DecodeTask) -> LoadedEpisode:
         """Return an episode with the frames of its finished task."""

@@ -110,14 +110,14 @@ class Outcome:
 
     def __str__(self) -> str:
         """The label in a few words: 'human Ada: success, grade 5'."""
-        known = {None: [], True: ["success"], False: ["failure"]}[self.success]
-        known += [f"progress {self.progress:g}"] if self.progress is not None else []
-        known += [f"grade {self.grade}"] if self.grade is not None else []
-        known += ["a curve"] if self.curve is not None else []
-        known += [f"{event.kind} at {event.first}" for event in self.events]
-        known += [f"stages {' '.join(map(str, self.stages))}"] if self.stages else []
-        known += ["a note"] if self.note else []
-        return f"{self.source} {self.by}".strip() + f": {', '.join(known) or 'nothing'}"
+        parts = {None: [], True: ["success"], False: ["failure"]}[self.success]
+        parts += [f"progress {self.progress:g}"] if self.progress is not None else []
+        parts += [f"grade {self.grade}"] if self.grade is not None else []
+        parts += ["a curve"] if self.curve is not None else []
+        parts += [f"{event.kind} at {event.first}" for event in self.events]
+        parts += [f"stages {' '.join(map(str, self.stages))}"] if self.stages else []
+        parts += ["a note"] if self.note else []
+        return f"{self.source} {self.by}".strip() + f": {', '.join(parts) or 'nothing'}"
 
     def _facts(self) -> tuple[object, ...]:
         return (self.source, self.success, self.progress, self.grade, self.events, self.note, self.by, self.stages)
@@ -138,7 +138,7 @@ def choose_labels(outcomes: Iterable[Outcome], check: Check) -> tuple[Outcome, .
     """Return the labels that hold: none of a rejected episode, people's alone of a corrected one, otherwise all."""
     if check == "rejected":
         return ()
-    return tuple(one for one in outcomes if one.source == "human" or check != "corrected")
+    return tuple(outcome for outcome in outcomes if outcome.source == "human" or check != "corrected")
 
 
 @dataclass(frozen=True)
@@ -228,9 +228,9 @@ def _check_curve(curve: npt.ArrayLike) -> Floats32:
     values = np.array(curve, dtype=np.float32)
     if values.ndim != 1:
         raise BadInput("curve", "one number per frame", f"an array of shape {values.shape}")
-    known = values[~np.isnan(values)]
-    if known.size and (known.min() < 0 or known.max() > 1):
-        raise BadInput("curve", "progress from 0 to 1 (NaN where unknown)", f"{known.min():g} to {known.max():g}")
+    numbers = values[~np.isnan(values)]
+    if numbers.size and (numbers.min() < 0 or numbers.max() > 1):
+        raise BadInput("curve", "progress from 0 to 1 (NaN where unknown)", f"{numbers.min():g} to {numbers.max():g}")
     values.setflags(write=False)
     return values
 
@@ -345,23 +345,23 @@ class Episode:
         lengths = {name: len(frames) for name, frames in self.views.items()}
         if len(set(lengths.values())) > 1:
             raise BadEpisode(self.id, "cameras of one length (choose one with with_camera)", lengths)
-        chosen = np.asarray(indices, dtype=np.int64)
+        places = np.asarray(indices, dtype=np.int64)
         return replace(
             self,
-            views={name: frames.select(chosen) for name, frames in self.views.items()},
+            views={name: frames.select(places) for name, frames in self.views.items()},
             outcomes=tuple(replace(outcome, curve=None, events=(), stages=()) for outcome in self.outcomes),
-            signals={name: values[chosen] for name, values in self.signals.items() if len(values) == len(self)},
+            signals={name: values[places] for name, values in self.signals.items() if len(values) == len(self)},
         )
 
     def fingerprint(self, with_signals: bool = False) -> str:
         """Hash what a model may see: the instruction, every camera's frames, perhaps the signals; never the labels."""
         views = [[name, frames.identity()] for name, frames in self.views.items()]
-        seen = json.dumps([self.instruction, views]).encode()
+        content = json.dumps([self.instruction, views]).encode()
         if not with_signals:
-            return short_hash(seen)
+            return short_hash(content)
         signals = {name: np.asarray(values) for name, values in self.signals.items()}
         parts = [f"{name} {array.dtype} {array.shape}".encode() + array.tobytes() for name, array in signals.items()]
-        return short_hash(seen, *parts)
+        return short_hash(content, *parts)
 
     def __repr__(self) -> str:
         outcome = self.outcome
@@ -494,12 +494,12 @@ def task_name(instruction: str) -> str:
 def content_words(instruction: str) -> frozenset[str]:
     """The words that carry meaning, in the singular, one for all synonyms; `is open` in "the open drawer"."""
     words = normalize_instruction(instruction).replace("on top of", "on").split()
-    found = set()
+    meanings = set()
     for before, word in pairwise(["", *words]):
         if word not in FILLERS:
             meaning = _MEANING.get(_singular(word), _singular(word))
-            found.add(f"is {meaning}" if before in ARTICLES and meaning in ACTIONS else meaning)
-    return frozenset(found)
+            meanings.add(f"is {meaning}" if before in ARTICLES and meaning in ACTIONS else meaning)
+    return frozenset(meanings)
 
 
 @lru_cache(maxsize=65_536)
@@ -550,11 +550,11 @@ def is_typo(first: str, second: str) -> bool:
     is_spelled = (a + b).isalpha() and (a + b).islower()
     if len(b) - len(a) > 1 or not is_spelled or (a in _KNOWN and b in _KNOWN):
         return False
-    same = next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
-    rest, other = a[same:], b[same:]
+    prefix = next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
+    rest, other = a[prefix:], b[prefix:]
     if len(a) == len(b) and rest[:2] == other[1::-1] and rest[2:] == other[2:]:
         return len(a) >= SHORTEST_SWAP
-    is_long = same > 0 and len(a) >= SHORTEST_TYPO
+    is_long = prefix > 0 and len(a) >= SHORTEST_TYPO
     return (is_long or not SMALL_WORDS.isdisjoint((a, b))) and rest[len(a) == len(b) :] == other[1:]
 
 

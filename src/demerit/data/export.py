@@ -143,18 +143,18 @@ def _strip(episode: Episode, camera: str, count: int, width: int) -> Image.Image
 def draw_head(episode: Episode, width: int, more: Sequence[str] = ()) -> Image.Image:
     """Draw the instruction, below it `more` lines, the id and the labels."""
     lines = _wrap(episode.instruction or "(no instruction)", width, TITLE_SIZE)
-    said = [line for text in more for line in _wrap(text, width, TEXT_SIZE)]
+    notes = [line for text in more for line in _wrap(text, width, TEXT_SIZE)]
     outcomes = [_outcome_text(outcome) for outcome in episode.labels] or ["outcome unknown"]
     details = [line for text in [episode.id, *outcomes] for line in _wrap(text, width, TEXT_SIZE)]
-    height = len(lines) * (TITLE_SIZE + 6) + len([*said, *details]) * (TEXT_SIZE + 5) + 6
+    height = len(lines) * (TITLE_SIZE + 6) + len([*notes, *details]) * (TEXT_SIZE + 5) + 6
     head = Image.new("RGB", (width, height), BACKGROUND)
     draw = ImageDraw.Draw(head)
     y = 0
     for line in lines:
         draw.text((MARGIN, y), line, INK, _font(TITLE_SIZE))
         y += TITLE_SIZE + 6
-    for line in [*said, *details]:
-        draw.text((MARGIN, y), line, INK if line in said else FAINT, _font(TEXT_SIZE))
+    for line in [*notes, *details]:
+        draw.text((MARGIN, y), line, INK if line in notes else FAINT, _font(TEXT_SIZE))
         y += TEXT_SIZE + 5
     return head
 
@@ -193,8 +193,8 @@ def plot_curves(
         places[name], x = (x, y), x + length + MARGIN
     plot = Image.new("RGB", (width, y + TEXT_SIZE + 9), BACKGROUND)
     draw = ImageDraw.Draw(plot)
-    known = [value for _, values in curves.values() for value in values if not np.isnan(value)]
-    low, high = min([0.0, *known]), max([1.0, *known])
+    numbers = [value for _, values in curves.values() for value in values if not np.isnan(value)]
+    low, high = min([0.0, *numbers]), max([1.0, *numbers])
     for height, value in ((8, high), (PLOT_HEIGHT, low)):
         draw.line([(0, height), (width, height)], FAINT)
         draw.text((2, height + 2 if value == high else height - TEXT_SIZE - 3), f"{value:g}", FAINT, _font(TEXT_SIZE))

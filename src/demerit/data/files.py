@@ -304,9 +304,9 @@ def _read_array(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[A
         raise ValueError(f"{member.filename} has version {version} of the format")
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, kind = read_header(content)
-    declared, there = math.prod(shape) * kind.itemsize, member.file_size - content.tell()
-    if declared != there or min(shape, default=0) < 0:
-        raise ValueError(f"{member.filename} declares {declared} bytes and has {there}")
+    declared, size = math.prod(shape) * kind.itemsize, member.file_size - content.tell()
+    if declared != size or min(shape, default=0) < 0:
+        raise ValueError(f"{member.filename} declares {declared} bytes and has {size}")
     content.seek(0)
     array: npt.NDArray[Any] = np.lib.format.read_array(content, allow_pickle=False)
     return array

@@ -129,14 +129,14 @@ class Frames:
 
         `allocate(shape)` makes the output array, for sources that decode into one: those with a method `take_into`.
         """
-        chosen = self._of_source(indices).tolist()
+        places = self._of_source(indices).tolist()
         if hasattr(self.source, "take_into"):
-            images: Images = self.source.take_into(chosen, allocate or new_images, prepare)
+            images: Images = self.source.take_into(places, allocate or new_images, prepare)
             return images
         if prepare is None:
-            return self.source.take(chosen)
-        starts = range(0, len(chosen), PREPARED_AT_ONCE)
-        parts = [prepare(self.source.take(chosen[start : start + PREPARED_AT_ONCE])) for start in starts]
+            return self.source.take(places)
+        starts = range(0, len(places), PREPARED_AT_ONCE)
+        parts = [prepare(self.source.take(places[start : start + PREPARED_AT_ONCE])) for start in starts]
         return np.concatenate(parts) if parts else new_images((0, 0, 0, RGB))
 
     def all(self) -> Images:
@@ -163,11 +163,11 @@ class Frames:
         if self.indices.size and int(self.indices.max()) >= len(source_times):
             reason = f"frame {self.indices.max()} was requested, and only {len(source_times)} frames are there"
             raise UnreadableVideo(repr(self.source), reason)
-        chosen = source_times[self.indices]
-        if len(chosen) < 2 or bool(np.all(np.diff(chosen) > 0)):  # noqa: PLR2004
-            return np.asarray(chosen - chosen[:1])
+        clock = source_times[self.indices]
+        if len(clock) < 2 or bool(np.all(np.diff(clock) > 0)):  # noqa: PLR2004
+            return np.asarray(clock - clock[:1])
         step = float(np.median(np.diff(source_times))) if len(source_times) > 1 else 0.0
-        return np.asarray(np.arange(len(chosen)) * step, dtype=np.float64)
+        return np.asarray(np.arange(len(clock)) * step, dtype=np.float64)
 
     def identity(self) -> str:
         """A hash of the visible frames."""
@@ -185,8 +185,8 @@ class Frames:
         length = len(self)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= length):
             raise BadInput("frame indices", f"0 to {length - 1}", f"{wanted.min()} to {wanted.max()}")
-        chosen = wanted if self.indices is None else self.indices[wanted]
-        flat = np.array(chosen, dtype=np.int32)
+        places = wanted if self.indices is None else self.indices[wanted]
+        flat = np.array(places, dtype=np.int32)
         flat.setflags(write=False)
         return flat
 
@@ -276,13 +276,13 @@ class SplicedFrames:
         out: Images | None = None
         offset = 0
         for source, start, stop in self.parts:
-            here = np.flatnonzero((wanted >= offset) & (wanted < offset + stop - start))
-            if len(here):
-                images = source.take((wanted[here] - offset + start).tolist())
+            places = np.flatnonzero((wanted >= offset) & (wanted < offset + stop - start))
+            if len(places):
+                images = source.take((wanted[places] - offset + start).tolist())
                 out = np.empty((len(wanted), *images.shape[1:]), dtype=np.uint8) if out is None else out
                 if images.shape[1:] != out.shape[1:]:
                     raise UnreadableVideo(repr(source), "its images have another size than those before the splice")
-                out[here] = images
+                out[places] = images
             offset += stop - start
         if out is None or wanted.min() < 0 or wanted.max() >= offset:
             raise BadInput("frame indices", f"0 to {offset - 1}", f"{wanted.min()} to {wanted.max()}")

@@ -188,8 +188,8 @@ class _FolderUpdate:
         """Return the columns to change: labels of the source replace all but those that were given in the folder."""
         id, new = stored.id, {}
         own = [label for label in stored.outcomes if label_hash(id, outcome_row(label)) in self.given]
-        given = [label for label in source.outcomes if (label.source, label.by) not in {(o.source, o.by) for o in own}]
-        merged = (*own, *given)
+        labels = [label for label in source.outcomes if (label.source, label.by) not in {(o.source, o.by) for o in own}]
+        merged = (*own, *labels)
         checks = {name: value for name, value in stored.origin.tags.items() if name.startswith(CHECK)}
         gone = [label for label in stored.outcomes if label not in merged]
         fresh = [label for label in merged if label not in stored.outcomes]
@@ -225,9 +225,9 @@ class _FolderUpdate:
         for (a, b, *judge), now in source.items():
             was = stored.get((a, b, *judge), [])
             if was != now and self.before.keys() >= {a, b}:
-                verdicts = (", ".join(f"better: {one.verdict}" for one in some) for some in (was, now))
+                verdicts = (", ".join(f"better: {preference.verdict}" for preference in group) for group in (was, now))
                 self._count(f"{a} / {b}", *verdicts)
-                replaced += [{"preference": preference_row(one)} for one in was if one not in now]
+                replaced += [{"preference": preference_row(preference)} for preference in was if preference not in now]
         merged = stored | source
         return {} if merged == stored else {"preferences": [preference_row(p) for p in chain(*merged.values())]}
 
@@ -241,9 +241,9 @@ class _FolderUpdate:
         ]
         if len(stays) == len(stored):
             return {}
-        known = {tuple(row.values()) for row in stays}
+        rows = {tuple(row.values()) for row in stays}
         names = stored[0].keys()
-        new = [dict(zip(names, values, strict=True)) for values in self.problems if values not in known]
+        new = [dict(zip(names, values, strict=True)) for values in self.problems if values not in rows]
         return {"problems": stays + new}
 
     def _count(self, what: str, gone: str, fresh: str) -> None:
@@ -254,8 +254,8 @@ class _FolderUpdate:
 def _by_judge(preferences: Iterable[Preference]) -> dict[tuple[str, ...], list[Preference]]:
     """Group preferences by pair, label source and judge."""
     groups: dict[tuple[str, ...], list[Preference]] = {}
-    for one in dict.fromkeys(preferences):
-        groups.setdefault((one.a, one.b, one.source, one.by), []).append(one)
+    for preference in dict.fromkeys(preferences):
+        groups.setdefault((preference.a, preference.b, preference.source, preference.by), []).append(preference)
     return groups
 
 

@@ -70,8 +70,8 @@ def draw_reward(reward: Reward) -> str:
     curves = {"value": (reward.value, VALUE)}
     if reward.success is not None:
         curves["probability of success"] = (reward.success, SUCCESS)
-    known = np.concatenate([[0.0, 1.0], *(values[np.isfinite(values)] for values, _ in curves.values())])
-    low, high, last = float(known.min()), float(known.max()), max(1, int(reward.at.max(initial=1)))
+    numbers = np.concatenate([[0.0, 1.0], *(values[np.isfinite(values)] for values, _ in curves.values())])
+    low, high, last = float(numbers.min()), float(numbers.max()), max(1, int(reward.at.max(initial=1)))
     x = LEFT + reward.at / last * (WIDTH - LEFT - 10)
     marks = []
     for place, (name, (values, colour)) in enumerate(curves.items()):

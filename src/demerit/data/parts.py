@@ -119,8 +119,8 @@ class PartWriter:
 
     def commit(self, tables: Mapping[str, pa.Table], header: Mapping[str, Any] | None = None) -> None:
         """Add the tables' rows; durable once this returns."""
-        added = {name: self._write_part(name, [table]) for name, table in tables.items() if table.num_rows}
-        new = {name: (*self.manifest.tables.get(name, ()), part) for name, part in added.items()}
+        new_parts = {name: self._write_part(name, [table]) for name, table in tables.items() if table.num_rows}
+        new = {name: (*self.manifest.tables.get(name, ()), part) for name, part in new_parts.items()}
         self._replace(new, header)
 
     def update(
@@ -178,8 +178,8 @@ class PartWriter:
         if rows.keys().isdisjoint(keys):
             return part
         own = read_schema(self.root / part.file)
-        known = pa.schema([field for field in schema if field.name in own.names])
-        tables = (_widen(table, _unify([own, known])) for table in read_batches(self.root, part, None))
+        fields = pa.schema([field for field in schema if field.name in own.names])
+        tables = (_widen(table, _unify([own, fields])) for table in read_batches(self.root, part, None))
         return self._write_part(name, (_update_rows(table, key, rows) for table in tables))
 
     def _write_part(self, name: str, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> TablePart:
@@ -192,16 +192,16 @@ class PartWriter:
 
     def _remove_orphans(self) -> None:
         """Remove unlisted parts and half-written files; other files are not ours. Safe under the lock."""
-        listed = {self.root / part.file for parts in self.manifest.tables.values() for part in parts}
-        found = [path for name in self._known for path in self._find_parts(name) if path not in listed]
+        files = {self.root / part.file for parts in self.manifest.tables.values() for part in parts}
+        orphans = [path for name in self._known for path in self._find_parts(name) if path not in files]
         halves = chain(self.root.glob(".*.part"), self.root.glob("*/.*.part"))
-        found += [path for path in halves if HALF_FILE.fullmatch(path.name)]
-        for path in found:
+        orphans += [path for path in halves if HALF_FILE.fullmatch(path.name)]
+        for path in orphans:
             path.unlink(missing_ok=True)
 
     def _find_parts(self, table: str) -> Iterator[Path]:
-        found = (self.root / table).glob("part-*.parquet")
-        return (path for path in found if PART_FILE.fullmatch(f"{table}/{path.name}"))
+        files = (self.root / table).glob("part-*.parquet")
+        return (path for path in files if PART_FILE.fullmatch(f"{table}/{path.name}"))
 
 
 def _write_parquet(path: Path, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> int:

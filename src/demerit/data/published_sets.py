@@ -51,15 +51,15 @@ class PublishedSet:
         """Return name, size and source on one line."""
         size = "" if self.count is None else f", {self.count:,} {self.unit}"
         parts = sum(part.count != 0 for part in self.parts)
-        held = f" in {parts} subsets" if parts and self.by == "subset" else ""
-        return f"{self.name}{size}{held}, by {self.source}"
+        subsets = f" in {parts} subsets" if parts and self.by == "subset" else ""
+        return f"{self.name}{size}{subsets}, by {self.source}"
 
     def find_part(self, name: str) -> PublishedPart | None:
         """Return the part that a folder, source or category belongs to; None if no part is called so."""
         folded = _fold(name)
-        named = [part for part in self.parts if _fold(part.name) == folded]
-        held = [part for part in self.parts if part.folder and _fold(part.folder) in folded]
-        return max(named or held, key=lambda part: len(part.folder), default=None)
+        by_name = [part for part in self.parts if _fold(part.name) == folded]
+        by_folder = [part for part in self.parts if part.folder and _fold(part.folder) in folded]
+        return max(by_name or by_folder, key=lambda part: len(part.folder), default=None)
 
     def compare(self, counts: Mapping[str, int]) -> str:
         """Say what differs from the published set, given the number of each part; empty if this is the set.
@@ -69,22 +69,22 @@ class PublishedSet:
         total, parts = sum(counts.values()), self.by == "subset" and bool(self.parts)
         if self.count in (None, total) and (not parts or self._has_its_parts(counts)):
             return ""
-        held = f" in {len(counts)} {self.by}{'s' * (len(counts) != 1)}" if parts else ""
-        return "; ".join([f"{total:,} {self.unit}{held}", *(self.compare_parts(counts) if parts else ())])
+        subsets = f" in {len(counts)} {self.by}{'s' * (len(counts) != 1)}" if parts else ""
+        return "; ".join([f"{total:,} {self.unit}{subsets}", *(self.compare_parts(counts) if parts else ())])
 
     def compare_parts(self, counts: Mapping[str, int]) -> Iterator[str]:
         """Name the parts that are missing, extra or of another size."""
-        found: Counter[str] = Counter()
+        totals: Counter[str] = Counter()
         for name, count in counts.items():
             part = self.find_part(name)
-            found[name if part is None else part.name] += count
+            totals[name if part is None else part.name] += count
         printed = {part.name: part.count for part in self.parts if part.count != 0}
-        missing = [_with_count(name, count) for name, count in printed.items() if name not in found]
-        extra = [_with_count(name, count) for name, count in found.items() if name not in printed]
+        missing = [_with_count(name, count) for name, count in printed.items() if name not in totals]
+        extra = [_with_count(name, count) for name, count in totals.items() if name not in printed]
         sizes = [
-            f"{name} {found[name]:,} instead of {count:,}"
+            f"{name} {totals[name]:,} instead of {count:,}"
             for name, count in printed.items()
-            if count is not None and found[name] not in (0, count)
+            if count is not None and totals[name] not in (0, count)
         ]
         for what, names in (("missing: ", missing), ("extra: ", extra), ("", sizes)):
             if names:
@@ -95,8 +95,8 @@ class PublishedSet:
         printed = [part.count for part in self.parts if part.count != 0]
         if None not in printed:
             return Counter(printed) == Counter(counts.values())
-        found = [self.find_part(name) for name in counts]
-        return None not in found and {part.name for part in found if part} == {part.name for part in self.parts}
+        matches = [self.find_part(name) for name in counts]
+        return None not in matches and {part.name for part in matches if part} == {part.name for part in self.parts}
 
 
 @cache

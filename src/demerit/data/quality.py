@@ -91,15 +91,15 @@ def measure_end_poses(ends: Mapping[str, tuple[str, Floats, float]]) -> dict[str
     tasks: dict[str, list[str]] = {}
     for id, (task, _, _) in ends.items():
         tasks.setdefault(task, []).append(id)
-    found: dict[str, float] = {}
-    for some in tasks.values():
-        (size, _), *_ = Counter(len(ends[id][1]) for id in some).most_common(1)
-        alike = [id for id in some if len(ends[id][1]) == size]
+    distances: dict[str, float] = {}
+    for group in tasks.values():
+        (size, _), *_ = Counter(len(ends[id][1]) for id in group).most_common(1)
+        alike = [id for id in group if len(ends[id][1]) == size]
         usual = np.median([ends[id][1] for id in alike], axis=0)
         unit = float(np.median([ends[id][2] for id in alike]))
         if len(alike) >= FEWEST_ENDS and unit > 0:
-            found |= {id: float(np.linalg.norm(ends[id][1] - usual)) / unit for id in alike}
-    return found
+            distances |= {id: float(np.linalg.norm(ends[id][1] - usual)) / unit for id in alike}
+    return distances
 
 
 def count_dropped_frames(clock: Floats) -> int:
@@ -147,9 +147,9 @@ def _measure_alone(episode: Episode) -> tuple[dict[str, float | None], Floats | 
     if len(times) > 1 and kind in TIMED:
         row["duration"] = measure_duration(times)
     clock = _find_signal(episode, CLOCKS)
-    seen = clock[:, 0] if clock is not None else times if kind == "video" and not is_edited else times[:0]
-    if len(seen) >= FEWEST_ROWS:
-        row["dropped_frames"], row["clock_jumps"] = count_dropped_frames(seen), count_clock_jumps(seen)
+    clock_times = clock[:, 0] if clock is not None else times if kind == "video" and not is_edited else times[:0]
+    if len(clock_times) >= FEWEST_ROWS:
+        row["dropped_frames"], row["clock_jumps"] = count_dropped_frames(clock_times), count_clock_jumps(clock_times)
     return row, state
 
 
@@ -179,11 +179,11 @@ def _steps(clock: Floats) -> Floats:
 
 def summarise_quality(rows: Mapping[str, EpisodeQuality]) -> dict[str, dict[str, Any]]:
     """Summarise the columns that some episode has: how many have it, lowest, median, highest, and whose that is."""
-    found: dict[str, dict[str, Any]] = {}
+    summary: dict[str, dict[str, Any]] = {}
     for name in MEASURES:
-        known = {id: value for id, row in rows.items() if (value := row[name]) is not None}
-        if known:
-            values, highest = list(known.values()), max(known, key=lambda id: known[id])
-            range_ = {"lowest": min(values), "median": float(np.median(values)), "highest": known[highest]}
-            found[name] = {"episodes": len(known), **range_, "highest_episode": highest}
-    return found
+        numbers = {id: value for id, row in rows.items() if (value := row[name]) is not None}
+        if numbers:
+            values, highest = list(numbers.values()), max(numbers, key=lambda id: numbers[id])
+            range_ = {"lowest": min(values), "median": float(np.median(values)), "highest": numbers[highest]}
+            summary[name] = {"episodes": len(numbers), **range_, "highest_episode": highest}
+    return summary

@@ -83,11 +83,11 @@ def judge(final: float, why_missing: str, given: Mapping[str, Any]) -> Verdict:
 def gather_doubts(givens: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what makes the verdicts of several models unknown, for the reward of a model that is made of them."""
     doubts: dict[str, Any] = {}
-    for given in givens:
-        doubts |= {name: given[name] for name in ("missing cameras", "caution") if given.get(name)}
-        if given.get("task") == NOT_TAUGHT:
-            doubts |= {"task": NOT_TAUGHT, "instruction": given.get("instruction", "")}
-        familiarity = read_familiarity(given)
+    for facts in givens:
+        doubts |= {name: facts[name] for name in ("missing cameras", "caution") if facts.get(name)}
+        if facts.get("task") == NOT_TAUGHT:
+            doubts |= {"task": NOT_TAUGHT, "instruction": facts.get("instruction", "")}
+        familiarity = read_familiarity(facts)
         if familiarity is not None:
             doubts["familiarity"] = min(familiarity, doubts.get("familiarity", 1.0))
     return doubts
@@ -139,9 +139,9 @@ class VerdictCounts:
             f"{reason}: {unknown[reason]} of {len(kept)} ({ADVICE[reason]})" for reason in WARNED if unknown[reason]
         ]
         warnings += [f"model not yet trusted: {caution}" for caution in cautions if caution]
-        said = Counter(verdict.success for verdict in kept)
+        answers = Counter(verdict.success for verdict in kept)
         return cls(
-            said[True], said[False], {str(name): count for name, count in unknown.most_common()}, tuple(warnings)
+            answers[True], answers[False], {str(name): count for name, count in unknown.most_common()}, tuple(warnings)
         )
 
     @property

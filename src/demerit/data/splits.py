@@ -75,14 +75,14 @@ def videos_of(episode: Episode) -> list[str]:
 
     A clip has its original's, a splice those of both originals.
     """
-    found = []
+    videos = []
     for frames in episode.views.values():
         for recording in list_recordings(frames.source):
             try:
-                found.append(recording.identity())
+                videos.append(recording.identity())
             except UnreadableVideo:
                 continue
-    return found
+    return videos
 
 
 def normalize_split(split: str) -> Split:
@@ -170,15 +170,15 @@ class SplitAssigner:
         by_dataset: dict[str, dict[str, int]] = defaultdict(dict)
         for name, bundle in members.items():
             by_dataset[min(self._datasets[id] for id in bundle)][name] = len(bundle)
-        found: dict[str, str] = {}
+        assignment: dict[str, str] = {}
         for sizes in by_dataset.values():
             for name, split in deal(sizes, shares, seed).items():
                 fixed = sorted({kept[id] for id in members[name] if kept.get(id)})
                 if len(fixed) > 1:
                     expected = "originals that share no task, video or recording across splits"
                     raise BadInput("splits", expected, f"{members[name][0]!r} in {' and '.join(fixed)}")
-                found |= dict.fromkeys(members[name], fixed[0] if fixed else split)
-        return found
+                assignment |= dict.fromkeys(members[name], fixed[0] if fixed else split)
+        return assignment
 
 
 def deal(sizes: Mapping[str, int], shares: Mapping[str, float], seed: int) -> dict[str, str]:
@@ -188,15 +188,15 @@ def deal(sizes: Mapping[str, int], shares: Mapping[str, float], seed: int) -> di
     largest: a bundle of most of the episodes goes to the largest split, and the others come out near their shares.
     """
     total = sum(shares.values())
-    got = dict.fromkeys(shares, 0)
-    found: dict[str, str] = {}
+    totals = dict.fromkeys(shares, 0)
+    splits: dict[str, str] = {}
     dealt = 0
     for bundle in sorted(sizes, key=lambda name: (seed_of(seed, "split", name), name)):
         dealt += sizes[bundle]
-        split = max(shares, key=lambda name: shares[name] / total * dealt - got[name])
-        got[split] += sizes[bundle]
-        found[bundle] = split
-    return found
+        split = max(shares, key=lambda name: shares[name] / total * dealt - totals[name])
+        totals[split] += sizes[bundle]
+        splits[bundle] = split
+    return splits
 
 
 def _ties(episode: Episode) -> Iterator[str]:
@@ -326,10 +326,10 @@ def describe_leaks(leaks: Iterable[Leak]) -> list[str]:
         splits = ", ".join(sorted({split for leak in those for split in leak.splits}))
         count = sum(len(leak.episodes) for leak in those)
         noun = f"{kind}s" if len(those) > 1 else kind
-        named = name_some([repr(leak.what) for leak in those])
+        examples = name_some([repr(leak.what) for leak in those])
         lines.append(
             f"Splits leak: {len(those)} {noun} stand in more than one of {splits} ({count} episodes), e.g. "
-            f"{named}; a model trained on one split has seen part of the other."
+            f"{examples}; a model trained on one split has seen part of the other."
         )
     return lines
 
@@ -373,8 +373,8 @@ def find_overlap(name: str, held_out: Iterable[Episode], episodes: Iterable[Epis
         if has_own_instruction(episode):
             words.add(normalize_instruction(episode.instruction))
     spelled = group_typos(words | tasks)
-    known = {spelled[task] for task in tasks}
-    both = (word for word in words if word and spelled[word] in known)
+    spellings = {spelled[task] for task in tasks}
+    both = (word for word in words if word and spelled[word] in spellings)
     return Overlap(name, count, tuple(sorted(shared)), tuple(sorted(both)))
 
 
@@ -399,8 +399,8 @@ def check_leaks(episodes: Sequence[Episode], held_out: Iterable[tuple[str, Itera
     wordings = [leak.what for leak in leaks if leak.kind == "wording"]
     remarks = []
     if wordings:
-        named = name_some(wordings)
-        remarks.append(f"{len(wordings)} commands for one split's videos also occur in another split ({named}).")
+        examples = name_some(wordings)
+        remarks.append(f"{len(wordings)} commands for one split's videos also occur in another split ({examples}).")
     doubles = _find_doubles(episodes)
     if doubles:
         remarks.append(f"{len(doubles)} episodes repeat the video and instruction of another ({name_some(doubles)}).")
@@ -416,14 +416,14 @@ def check_leaks(episodes: Sequence[Episode], held_out: Iterable[tuple[str, Itera
 def _find_doubles(episodes: Iterable[Episode]) -> list[str]:
     """Ids of unedited episodes that repeat an earlier one."""
     seen: set[str] = set()
-    found = []
+    doubles = []
     for episode in episodes:
         if not episode.edits and len(videos_of(episode)) == len(episode.views):
             fingerprint = episode.fingerprint()
             if fingerprint in seen:
-                found.append(episode.id)
+                doubles.append(episode.id)
             seen.add(fingerprint)
-    return found
+    return doubles
 
 
 def has_own_instruction(episode: Episode) -> bool:
@@ -524,7 +524,7 @@ def mark_episode(episode: Episode) -> list[str]:
     """Return the marks of an episode: one per video, and one if it was simulated."""
     tags = episode.origin.tags
     simulated = [hash_simulated(*(tags[name] for name in SIMULATED))] if all(name in tags for name in SIMULATED) else []
-    return [found[: 2 * MARK_BYTES] for found in (*videos_of(episode), *simulated)]
+    return [mark[: 2 * MARK_BYTES] for mark in (*videos_of(episode), *simulated)]
 
 
 def hash_simulated(task: str, behaviour: str, setting: str, seed: int | str) -> str:
@@ -534,8 +534,8 @@ def hash_simulated(task: str, behaviour: str, setting: str, seed: int | str) -> 
 
 def seen_by(model: object) -> SeenEpisodes:
     """Return what a model or network learned from; nothing if it does not say."""
-    found = getattr(model, "seen", None)
-    return found if isinstance(found, SeenEpisodes) else SeenEpisodes()
+    record = getattr(model, "seen", None)
+    return record if isinstance(record, SeenEpisodes) else SeenEpisodes()
 
 
 def _split_marks(marks: bytes) -> frozenset[str]:

@@ -48,22 +48,22 @@ class StageSpan:
 
 def check_stages(stages: Iterable[StageSpan]) -> tuple[StageSpan, ...]:
     """Return the stages in order of time; two that share a frame are refused."""
-    found = tuple(sorted(stages, key=lambda stage: stage.first))
-    for one, other in pairwise(found):
-        if other.first <= one.last:
-            raise BadInput("stages", "one after another", f"{one} and {other}")
-    return found
+    spans = tuple(sorted(stages, key=lambda stage: stage.first))
+    for stage, other in pairwise(spans):
+        if other.first <= stage.last:
+            raise BadInput("stages", "one after another", f"{stage} and {other}")
+    return spans
 
 
 def trim_stages(stages: Iterable[StageSpan], length: int | None) -> tuple[StageSpan, ...]:
     """Make the spans of a tool fit: one that ends where the next begins, or after the last frame, ends before it."""
     ordered = sorted(stages, key=lambda stage: stage.first)
     stops = [*(stage.first for stage in ordered[1:]), max(stage.last for stage in ordered) + 1] if ordered else []
-    cut = (
+    pairs = (
         (stage, min(stage.last, stop - 1, stage.last if length is None else length - 1))
         for stage, stop in zip(ordered, stops, strict=True)
     )
-    return check_stages(replace(stage, last=last) for stage, last in cut if last >= stage.first)
+    return check_stages(replace(stage, last=last) for stage, last in pairs if last >= stage.first)
 
 
 def share_progress(shares: Mapping[str, float]) -> StagePlan:
@@ -90,7 +90,7 @@ def place_stages(stages: Sequence[StageSpan], plan: StagePlan, is_finished: bool
         if not is_finished:
             return ()
         plan = plan_task([stages])
-    return tuple(replace(one, start=plan[one.name][0], stop=plan[one.name][1]) for one in stages)
+    return tuple(replace(stage, start=plan[stage.name][0], stop=plan[stage.name][1]) for stage in stages)
 
 
 def mark_stages(stages: Sequence[StageSpan], length: int) -> Floats32:

@@ -150,10 +150,10 @@ class Store:
         """List the ids of matching episodes. Reads only the needed columns."""
         where = where or {}
         _check_columns(where)
-        found: list[str] = []
+        ids: list[str] = []
         for table in self.batches("episodes", ["id", *(name for name in where if name != "id")]):
-            found += table.column("id").take(match_rows(table, where)).to_pylist()
-        return found
+            ids += table.column("id").take(match_rows(table, where)).to_pylist()
+        return ids
 
     def columns(self, names: Sequence[str]) -> pa.Table:
         """Read flat columns of all episodes."""
@@ -165,8 +165,8 @@ class Store:
 
     def episode(self, id: str) -> Episode:
         """Find an episode by id."""
-        for found in self.episodes({"id": id}):
-            return found
+        for episode in self.episodes({"id": id}):
+            return episode
         raise BadEpisode(id, f"an id of dataset {self.name!r}", "an id that is not in it")
 
     def episode_at(self, index: int) -> Episode:
@@ -503,13 +503,13 @@ def _row_outcome(row: Mapping[str, Any]) -> Outcome:
     curve = row["curve"]
     events = tuple(Event(**event) for event in row["events"])
     stages = tuple(StageSpan(**stage) for stage in row.get("stages") or ())
-    known = {
+    fields = {
         **row,
         "events": events,
         "stages": stages,
         "curve": None if curve is None else np.asarray(curve, dtype=np.float32),
     }
-    return Outcome(**known)
+    return Outcome(**fields)
 
 
 def _signal_row(name: str, values: npt.NDArray[Any]) -> dict[str, Any]:

@@ -68,16 +68,16 @@ def kinds() -> list[FailureKind]:
 
 def kind(name: str) -> FailureKind:
     """Find a kind by name."""
-    known = _known()
-    if name not in known:
-        raise UnknownName("kind of failure", name, known)
-    return known[name]
+    kinds_by_name = _known()
+    if name not in kinds_by_name:
+        raise UnknownName("kind of failure", name, kinds_by_name)
+    return kinds_by_name[name]
 
 
 def register_kind(new: FailureKind) -> FailureKind:
     """Add a kind in this process. Registering it twice is fine; redefining a known name raises."""
-    there = _known().get(new.name)
-    if there not in (None, new):
+    existing_kind = _known().get(new.name)
+    if existing_kind not in (None, new):
         raise BadInput(f"kind of failure {new.name!r}", "a new name", "one with another definition")
     _added[new.name] = new
     return new
@@ -94,11 +94,11 @@ def load_kinds(path: str | Path) -> list[FailureKind]:
     tables = facts.get("kind")
     if not isinstance(tables, list) or not tables:
         raise BadInput(str(path), "at least one [[kind]]", "none")
-    found = [_kind(path, table) for table in tables]
-    twice = [name for name, count in Counter(found_kind.name for found_kind in found).items() if count > 1]
+    file_kinds = [_kind(path, table) for table in tables]
+    twice = [name for name, count in Counter(entry.name for entry in file_kinds).items() if count > 1]
     if twice:
         raise BadInput(str(path), "each kind once", f"{twice[0]!r} twice")
-    return found
+    return file_kinds
 
 
 def _known() -> dict[str, FailureKind]:
@@ -107,13 +107,13 @@ def _known() -> dict[str, FailureKind]:
 
 @lru_cache(maxsize=8)
 def _from_files(variable: str) -> dict[str, FailureKind]:
-    found: dict[str, FailureKind] = {}
+    kinds_by_name: dict[str, FailureKind] = {}
     for path in [OWN_FILE, *map(Path, filter(None, variable.split(os.pathsep)))]:
         for new in load_kinds(path):
-            if found.get(new.name, new) != new:
+            if kinds_by_name.get(new.name, new) != new:
                 raise BadInput(f"{path}, kind {new.name!r}", "a new name", "one with another definition")
-            found[new.name] = new
-    return found
+            kinds_by_name[new.name] = new
+    return kinds_by_name
 
 
 def _kind(path: str | Path, table: Any) -> FailureKind:

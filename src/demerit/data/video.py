@@ -335,7 +335,7 @@ def collect_images(
     """Put the images at the wanted positions (increasing, unique) into one array, or say why that fails."""
     out: Images | None = None
     size: tuple[int, ...] = ()
-    done = 0
+    count = 0
     try:
         for position, image in images:
             size = size or image.shape
@@ -346,11 +346,11 @@ def collect_images(
             if out is None:
                 out = allocate((len(wanted), *prepared.shape))
             out[np.searchsorted(wanted, position)] = prepared
-            done += 1
+            count += 1
     except DECODER_ERRORS as error:
         raise UnreadableVideo(path, f"decoding stopped: {error}") from error
-    if out is None or done != len(wanted):
-        raise UnreadableVideo(path, f"only {done} of {len(wanted)} requested frames could be decoded")
+    if out is None or count != len(wanted):
+        raise UnreadableVideo(path, f"only {count} of {len(wanted)} requested frames could be decoded")
     return out
 
 

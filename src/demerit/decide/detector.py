@@ -334,7 +334,7 @@ def calibrate_detector(
     if not 0 < false_alarms < 1:
         raise BadInput("--risk", "a share between 0 and 1", false_alarms)
     needed = max(FEWEST, failures_needed(false_alarms, confidence))
-    taken: list[tuple[Episode, Reward]] = []
+    pairs: list[tuple[Episode, Reward]] = []
     taught = 0
     not_used = {"that the model learned from": 0, "unscored": 0}
     for original, scored_by_all in scored:
@@ -348,16 +348,16 @@ def calibrate_detector(
         elif not reward.scored:
             not_used["unscored"] += 1
         else:
-            taken.append((original, reward))
+            pairs.append((original, reward))
             taught += has_learned
-    if len(taken) < needed:
+    if len(pairs) < needed:
         notes = [f"{count} more {why}" for why, count in not_used.items() if count]
-        afford = f" (or --risk {affordable_risk(len(taken)):g})" if taken and confidence is None else ""
-        got = "; ".join([f"{len(taken)}{afford}", *notes, *selection.notes()])
+        afford = f" (or --risk {affordable_risk(len(pairs)):g})" if pairs and confidence is None else ""
+        got = "; ".join([f"{len(pairs)}{afford}", *notes, *selection.notes()])
         raise BadInput(f"successes to calibrate on, for {false_alarms:g} false alarms", f"{needed} or more", got)
-    low, high = find_range(card, [reward.value for _, reward in taken])
+    low, high = find_range(card, [reward.value for _, reward in pairs])
     levels_of: dict[str, list[Floats]] = {}
-    for episode, reward in taken:
+    for episode, reward in pairs:
         for task in (ALL, normalize_instruction(episode.instruction)):
             levels_of.setdefault(task, []).append(hold_levels(reward, len(episode), low, high))
     make = make_end_schedule if (card.quantity == SCORE if at_end is None else at_end) else make_schedule
@@ -366,15 +366,15 @@ def calibrate_detector(
         for task, levels in levels_of.items()
         if task == ALL or len(levels) >= OWN * needed
     }
-    marks = SeenEpisodes.of(episode for episode, _ in taken).as_dict()
+    marks = SeenEpisodes.of(episode for episode, _ in pairs).as_dict()
     return Detector(model, card.hash(), low, high, card.causal, false_alarms, confidence, schedules, marks, taught)
 
 
 def find_range(card: ModelCard, values: Sequence[npt.ArrayLike]) -> tuple[float, float]:
     """Return the range of a model's values; of an unbounded model, such as a rule, that of the values given."""
-    known = np.concatenate([np.asarray(some, dtype=np.float64) for some in values])
-    low = float(np.nanmin(known)) if card.low is None else card.low
-    high = float(np.nanmax(known)) if card.high is None else card.high
+    numbers = np.concatenate([np.asarray(curve, dtype=np.float64) for curve in values])
+    low = float(np.nanmin(numbers)) if card.low is None else card.low
+    high = float(np.nanmax(numbers)) if card.high is None else card.high
     return low, high if high > low else low + 1.0
 
 

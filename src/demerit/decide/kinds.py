@@ -35,23 +35,23 @@ def ask_kinds(
 
     `client` None = the model that the environment names.
     """
-    client, named = client or ChatOptions.read("", {}).client(), list(judged)
-    places = [place for place, (_, detection) in enumerate(named) if detection.flagged_at is not None]
+    client, pairs = client or ChatOptions.read("", {}).client(), list(judged)
+    places = [place for place, (_, detection) in enumerate(pairs) if detection.flagged_at is not None]
     definitions = {kind.name: kind.definition for kind in kinds()}
-    for number, response in client.ask_all(_ask(*named[place], definitions) for place in places):
-        episode, detection = named[places[number]]
+    for number, response in client.ask_all(_ask(*pairs[place], definitions) for place in places):
+        episode, detection = pairs[places[number]]
         if isinstance(response.parsed, KindAnswer) and response.parsed.kind in definitions:
-            named[places[number]] = (episode, replace(detection, kind=response.parsed.kind))
-    return named
+            pairs[places[number]] = (episode, replace(detection, kind=response.parsed.kind))
+    return pairs
 
 
 def _ask(episode: Episode, detection: Detection, definitions: dict[str, str]) -> ChatRequest:
-    listed = "\n".join(f"{name}: {definition}" for name, definition in definitions.items())
+    choices = "\n".join(f"{name}: {definition}" for name, definition in definitions.items())
     facts = {
         "instruction": episode.instruction,
         "frame": detection.went_wrong_at,
         "length": len(episode),
-        "kinds": listed,
+        "kinds": choices,
     }
     at = spread(len(episode), FRAMES)
     shown: list[str | ChatImage] = []

@@ -186,10 +186,10 @@ class ChatClient:
         with self._lock:
             key_lock = self._key_locks[key]
         with key_lock:
-            known = self._cache.get(key)
-            if known is not None:
+            answer = self._cache.get(key)
+            if answer is not None:
                 self._budget.count_cached()
-                return _respond(request, key, known, 0.0, cached=True)
+                return _respond(request, key, answer, 0.0, cached=True)
             sdk = self._connect()
             with self._slots:
                 return self._buy(sdk, request, key, cancelled)
@@ -235,9 +235,9 @@ class ChatClient:
             reason = self._clean(f"{error} {error.__cause__ or ''}".strip())
             raise _RequestError(f"{reason} ({self._max_retries} retries)", maybe_billed=attempts) from None
         except (ValueError, LookupError, TypeError, AttributeError) as error:  # such as a proxy's page with status 200
-            sent = self._clean(getattr(error, "doc", "") if completion is None else _write_plainly(completion))
-            reason = f"the server did not send a completion{f' but {_quote(sent)}' if sent else ''}"
-            raise _RequestError(reason, maybe_billed=1, answer=sent) from None
+            content = self._clean(getattr(error, "doc", "") if completion is None else _write_plainly(completion))
+            reason = f"the server did not send a completion{f' but {_quote(content)}' if content else ''}"
+            raise _RequestError(reason, maybe_billed=1, answer=content) from None
         counted = _counted_tokens(completion.usage)
         tokens_in, tokens_out = counted or (request.count_tokens(), count_text_tokens(text))
         return StoredAnswer(text, str(choice.finish_reason or ""), refusal, tokens_in, tokens_out, counted is None)

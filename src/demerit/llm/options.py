@@ -61,20 +61,20 @@ class ChatOptions:
             prefix: of the environment variables.
         """
         variables = {name: variable_of(name, prefix) for name in FROM_ENVIRONMENT}
-        given: dict[str, Any] = {
+        settings: dict[str, Any] = {
             name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)
         }
         for option in filter(None, (piece.strip() for piece in text.split(","))):
             name, equals, value = option.partition("=")
             if not equals and not cls.BARE:
                 raise BadInput(f"options of {cls.WHO}", "name=value, separated by commas", repr(option))
-            given |= {name.strip(): value.strip()} if equals else {cls.BARE: name}
-        given |= {name: value for name, value in changes.items() if value is not None}
-        known = {field.name: str(field.type) for field in fields(cls)}
-        for name in given:
-            if name not in known:
-                raise UnknownName(f"option of {cls.WHO}", name, known)
-        return cls(**{name: _parse_option(cls.WHO, name, known[name], value) for name, value in given.items()})
+            settings |= {name.strip(): value.strip()} if equals else {cls.BARE: name}
+        settings |= {name: value for name, value in changes.items() if value is not None}
+        types = {field.name: str(field.type) for field in fields(cls)}
+        for name in settings:
+            if name not in types:
+                raise UnknownName(f"option of {cls.WHO}", name, types)
+        return cls(**{name: _parse_option(cls.WHO, name, types[name], value) for name, value in settings.items()})
 
     def endpoint(self) -> Endpoint:
         """The server and its model."""

@@ -23,7 +23,7 @@ def find_placeholders(text: str) -> set[str]:
 
 def fill_placeholders(text: str, values: Mapping[str, object]) -> str:
     """Fill placeholders; those without a value stay, and braces in the values are left alone."""
-    return PLACEHOLDER.sub(lambda found: str(values.get(found[1], found[0])), text)
+    return PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), text)
 
 
 def read_template(file: str, needed: Collection[str], known: Collection[str] = ()) -> str:
@@ -41,10 +41,10 @@ def read_template(file: str, needed: Collection[str], known: Collection[str] = (
         raise StoreError(file, f"the prompt cannot be read ({error})") from error
     if not text:
         raise BadInput(what, f"a text with {list_placeholders(needed)}", "an empty file")
-    found = find_placeholders(text)
-    if missing := [name for name in needed if name not in found]:
+    names = find_placeholders(text)
+    if missing := [name for name in needed if name not in names]:
         raise BadInput(what, f"a text with {list_placeholders(needed)}", f"one without {list_placeholders(missing)}")
-    if unknown := sorted(found - {*needed, *known}):
+    if unknown := sorted(names - {*needed, *known}):
         expected = f"no other placeholders than {list_placeholders([*needed, *known])}"
         raise BadInput(what, expected, list_placeholders(unknown))
     return text

@@ -113,9 +113,9 @@ def pick(candidates: Indices, rng: np.random.Generator, given: int | None, grade
 def _remap_events(events: Iterable[Event], indices: npt.NDArray[np.integer[Any]]) -> Iterator[Event]:
     """Find the original's events among frames in forward order."""
     for event in events:
-        seen = np.flatnonzero((indices >= event.first) & (indices <= event.last))
-        if len(seen):
-            yield replace(event, first=int(seen[0]), last=int(seen[-1]))
+        places = np.flatnonzero((indices >= event.first) & (indices <= event.last))
+        if len(places):
+            yield replace(event, first=int(places[0]), last=int(places[-1]))
 
 
 # Edits of time. The label follows the last frame, as in RoboReward's rubric, which judges the final state and sets no
@@ -142,8 +142,8 @@ def rewind(
 ) -> Episode:
     """Forward to `turn`, then back to the earlier frame `last` (Robometer's video rewind)."""
     targets = targets_of(episode)
-    known = np.where(np.isnan(targets.curve), -np.inf, targets.curve)
-    most_from_here = np.maximum.accumulate(known[::-1])[::-1]
+    progress = np.where(np.isnan(targets.curve), -np.inf, targets.curve)
+    most_from_here = np.maximum.accumulate(progress[::-1])[::-1]
     ends = targets.ends(grade)
     # Going back undoes something only if there is more progress later.
     last = pick(ends[most_from_here[ends] > targets.curve[ends]], rng, last, grade, "the end")
@@ -285,8 +285,8 @@ def _find_partner(episode: Episode, rng: np.random.Generator, pool: Pool | None,
     partners = [(other, outcome) for other, outcome in ended if outcome is not None]
     if not partners:
         raise NotApplicable("there is no other attempt at its task in its split or group")
-    failed = [other for other, outcome in partners if not outcome.success]
-    choices = failed or [other for other, _ in partners]  # failures are rarer and more useful
+    failures = [other for other, outcome in partners if not outcome.success]
+    choices = failures or [other for other, _ in partners]  # failures are rarer and more useful
     return choices[rng.integers(len(choices))]
 
 
@@ -398,5 +398,5 @@ def reworded(
     if words is None or not words.strip():
         raise NotApplicable("it needs an instruction")
     params = {"words": words, "was": was or episode.instruction, "model": model, "prompts": prompts}
-    made = build_edited(episode, "reworded", params, Outcome("edit"), instruction=words)
-    return replace(made, outcomes=episode.labels)
+    variant = build_edited(episode, "reworded", params, Outcome("edit"), instruction=words)
+    return replace(variant, outcomes=episode.labels)

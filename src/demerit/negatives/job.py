@@ -88,7 +88,7 @@ def make_negatives(
         pool.add(labelled)
         if is_success(labelled):
             successes[labelled.id] = labelled.origin.dataset
-    chosen = choose_originals(successes, mix.seed, mix.per_dataset)
+    originals = choose_originals(successes, mix.seed, mix.per_dataset)
     licence = dataset.reader.manifest.header.get("licence", "") if isinstance(dataset.reader, Store) else ""
     job = _describe_job(dataset, mix, keep_originals, assume_success)
     store = open_or_create(dest, f"{dataset.name}-negatives", licence, source=job)
@@ -98,7 +98,7 @@ def make_negatives(
         for episode in dataset:
             labelled = with_assumed_success(episode, assume_success)
             try:
-                _add(labelled, writer, mix, pool if labelled.id in chosen else None, keep_originals, progress)
+                _add(labelled, writer, mix, pool if labelled.id in originals else None, keep_originals, progress)
             except UnreadableVideo as error:
                 dataset.report(Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=False))
             progress.seen += 1
@@ -136,15 +136,15 @@ def _add(
             progress.skipped[ANY, no.reason] += 1
     else:
         progress.originals += 1
-        for made in mix.make(episode, pool):
-            if not isinstance(made, Episode):
-                progress.skipped[made] += 1
+        for variant in mix.make(episode, pool):
+            if not isinstance(variant, Episode):
+                progress.skipped[variant] += 1
                 continue
-            name = made.edits[-1].name
+            name = variant.edits[-1].name
             progress.made[name] += 1
-            progress.grades[name, made.outcomes[0].grade] += 1
-            _count_length(made, made.outcomes[0], progress)
-            progress.added += _write(writer, made)
+            progress.grades[name, variant.outcomes[0].grade] += 1
+            _count_length(variant, variant.outcomes[0], progress)
+            progress.added += _write(writer, variant)
     if keep:
         progress.kept += 1
         progress.grades["original", _grade(episode)] += 1

@@ -85,10 +85,10 @@ class Mix:
         the shares allow. Grade 5 comes from the originals and `slow`, `stall` and `jump`.
         """
         total = sum(self.shares.values())
-        found = self._loaded
+        negatives = self._loaded
         fixed: Counter[int] = Counter()
         aimed = 0.0
-        for name, negative in found.items():
+        for name, negative in negatives.items():
             share = self.shares[name] / total
             if len(negative.grades) == 1:
                 fixed[negative.grades[0]] += share  # type: ignore[assignment]
@@ -96,7 +96,7 @@ class Mix:
                 aimed += share
         room = level_out({grade: fixed[grade] for grade in UNFINISHED_GRADES}, aimed)
         return tuple(
-            cell for name, negative in found.items() for cell in _cells(negative, self.shares[name] / total, room)
+            cell for name, negative in negatives.items() for cell in _cells(negative, self.shares[name] / total, room)
         )
 
     def slots(self, episode: str) -> Iterator[MixCell]:
@@ -126,10 +126,10 @@ class Mix:
             try:
                 for attempt in range(ATTEMPTS):
                     seed = seed_of(self.seed, episode.id, slot, attempt)
-                    made = self._loaded[name].make_with_seed(episode, seed, pool=pool, **params)
-                    if made.id not in seen:
-                        seen.add(made.id)
-                        yield made
+                    variant = self._loaded[name].make_with_seed(episode, seed, pool=pool, **params)
+                    if variant.id not in seen:
+                        seen.add(variant.id)
+                        yield variant
                         break
                 else:
                     yield name, "every draw repeats an earlier one"
@@ -211,8 +211,8 @@ class Pool:
         split = episode.origin.split
         self._groups[split][text].add(episode.origin.group)
         self._tasks[split, text].add(episode.origin.tags.get("task", ""))
-        known = self._spelling.setdefault((split, text), episode.instruction)
-        self._spelling[split, text] = min(known, episode.instruction)  # independent of the order
+        spelling = self._spelling.setdefault((split, text), episode.instruction)
+        self._spelling[split, text] = min(spelling, episode.instruction)  # independent of the order
         if self.keep_partners:
             self._partners[split, text].append(episode)
         self._ready.clear()
@@ -241,8 +241,8 @@ class Pool:
         Without a split, only those of the same group: they will stay together when splits are made.
         """
         origin = episode.origin
-        found = self._partners.get((origin.split, normalize_instruction(episode.instruction)), [])
-        others = [other for other in found if other.id != episode.id]
+        episodes = self._partners.get((origin.split, normalize_instruction(episode.instruction)), [])
+        others = [other for other in episodes if other.id != episode.id]
         if not origin.split:
             others = [other for other in others if origin.group and other.origin.group == origin.group]
         return sorted(others, key=lambda other: other.id)
@@ -263,9 +263,9 @@ class Pool:
             none = np.empty(0, dtype=np.int64)
             shared = [by_object[word] for word in sorted(objects(instruction)) if word in by_object]
             alike = np.unique(np.concatenate(shared)) if shared else none
-            here = by_group.get(group, none) if group else none
-            both = np.intersect1d(alike, here, assume_unique=True)
-            self._last = (key, [both, here, alike, np.arange(len(texts))])
+            own_group = by_group.get(group, none) if group else none
+            both = np.intersect1d(alike, own_group, assume_unique=True)
+            self._last = (key, [both, own_group, alike, np.arange(len(texts))])
         return self._last[1]
 
     def _index(self, split: str) -> _Instructions:

@@ -66,14 +66,14 @@ class Negative:
         self, episode: Episode, rng: np.random.Generator, *, pool: Pool | None = None, **params: Any
     ) -> Episode:
         """Apply the edit."""
-        given = {"pool": pool, **params} if self.uses_pool else params
-        return self.make(episode, rng, **given)
+        arguments = {"pool": pool, **params} if self.uses_pool else params
+        return self.make(episode, rng, **arguments)
 
     def make_with_seed(self, episode: Episode, seed: int, *, pool: Pool | None = None, **params: Any) -> Episode:
         """Apply the edit with a seed and record the seed."""
         # Equal to default_rng(seed) and faster; this runs for every negative.
-        made = self(episode, np.random.Generator(np.random.PCG64(seed)), pool=pool, **params)
-        return _with_seed(made, seed)
+        variant = self(episode, np.random.Generator(np.random.PCG64(seed)), pool=pool, **params)
+        return _with_seed(variant, seed)
 
 
 def negative(
@@ -92,21 +92,21 @@ def check_edits(names: Iterable[str]) -> None:
 
 def load_negative(name: str) -> Negative:
     """Find a negative by name; a registered plain function is wrapped."""
-    found = NEGATIVES.factory(name)
-    return found if isinstance(found, Negative) else Negative(name, found)
+    factory = NEGATIVES.factory(name)
+    return factory if isinstance(factory, Negative) else Negative(name, factory)
 
 
 def apply_edit(episode: Episode, edit: Edit, *, pool: Pool | None = None) -> Episode:
     """Repeat a recorded edit. Only a splice needs `pool`, to find its partner."""
-    found = load_negative(edit.name)
+    maker = load_negative(edit.name)
     try:
-        made = found(episode, np.random.default_rng(edit.seed), pool=pool, **edit.params)
+        variant = maker(episode, np.random.default_rng(edit.seed), pool=pool, **edit.params)
     except TypeError as error:
         got = f"{dict(edit.params)} ({error})"
         raise BadEpisode(episode.id, f"parameters of the edit {edit.name!r}", got) from error
     except NotApplicable as no:
         raise NotApplicable(f"the recorded edit {edit.name!r} does not fit episode {episode.id!r}: {no.reason}") from no
-    return _with_seed(made, edit.seed)
+    return _with_seed(variant, edit.seed)
 
 
 def _with_seed(made: Episode, seed: int | None) -> Episode:
@@ -140,8 +140,8 @@ class Targets:
         starts, so ends that would round to grade 5 are not used. Measured progress is used up to the frame at which the
         task is done.
         """
-        found = self._ends_by_grade.get(grade, np.empty(0, dtype=np.int32))
-        return found[np.searchsorted(found, first) :] if first else found
+        places = self._ends_by_grade.get(grade, np.empty(0, dtype=np.int32))
+        return places[np.searchsorted(places, first) :] if first else places
 
     @cached_property
     def _ends_by_grade(self) -> dict[int | None, Indices]:

@@ -69,12 +69,12 @@ class Accounts:
         """Return the id of the owner of that name; create the account if there is none."""
         _check_name(name)
         with self.database.begin() as db:
-            found = db.execute(sa.select(PEOPLE.c.id, PEOPLE.c.role).where(PEOPLE.c.name == name)).first()
-            if found is None:
+            owner = db.execute(sa.select(PEOPLE.c.id, PEOPLE.c.role).where(PEOPLE.c.name == name)).first()
+            if owner is None:
                 return _add_person(db, name, "owner", None)
-            if found.role != "owner":
-                raise BadInput("name", "an owner's", f"{name!r}, who is a {found.role}")
-            return int(found.id)
+            if owner.role != "owner":
+                raise BadInput("name", "an owner's", f"{name!r}, who is a {owner.role}")
+            return int(owner.id)
 
     def make_link(self, role: Role, person: int | None = None, by: Person | None = None) -> str:
         """Return a new secret for a link; with `person` it lets that person in."""
@@ -127,15 +127,15 @@ class Accounts:
             raise NotAllowed(403, "The name or the password is wrong.")
         self._count_try({"name": name, "address": address})
         with self.database.begin() as db:
-            found = db.execute(sa.select(PEOPLE).where(PEOPLE.c.name == name, PEOPLE.c.is_active)).first()
+            account = db.execute(sa.select(PEOPLE).where(PEOPLE.c.name == name, PEOPLE.c.is_active)).first()
         try:  # as much work for a name that does not exist
             with self._hashing:
-                self._hasher.verify(found.password if found and found.password else self._nobody, password)
+                self._hasher.verify(account.password if account and account.password else self._nobody, password)
         except (Argon2Error, InvalidHashError):
             raise NotAllowed(403, "The name or the password is wrong.") from None
-        if found is None or not found.password:
+        if account is None or not account.password:
             raise NotAllowed(403, "The name or the password is wrong.")
-        return self._start_session(found.id)
+        return self._start_session(account.id)
 
     def find(self, secret: str) -> Person | None:
         """Return the person of a session."""
@@ -199,8 +199,8 @@ def record(db: sa.Connection, person: Person | None, action: str, detail: str = 
 
 
 def _add_person(db: sa.Connection, name: str, role: Role, password: str | None) -> int:
-    made = sa.insert(PEOPLE).values(name=name, role=role, password=password).returning(PEOPLE.c.id)
-    return int(db.execute(made).scalar_one())
+    query = sa.insert(PEOPLE).values(name=name, role=role, password=password).returning(PEOPLE.c.id)
+    return int(db.execute(query).scalar_one())
 
 
 def _hash(secret: str) -> str:

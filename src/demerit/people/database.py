@@ -159,7 +159,7 @@ class Database:
         self._engine = sa.create_engine(parsed, **pool)
         if self.is_file:
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
-            sa.event.listen(self._engine, "begin", lambda found: found.exec_driver_sql("BEGIN IMMEDIATE"))
+            sa.event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
         try:
             TABLES.create_all(self._engine)
         except sa.exc.DBAPIError as error:

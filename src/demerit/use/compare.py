@@ -127,12 +127,12 @@ def estimate_rate(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> PolicyRa
     """Estimate a success rate; a label is 1, 0 or NaN. An episode without a prediction gets the mean of the others."""
     f, labels = np.array(predictions, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     f[np.isnan(f)] = 0.0 if np.isnan(f).all() else np.nanmean(f)
-    known = ~np.isnan(labels)
-    y, n, rest, variance = labels[known], int(known.sum()), f[~known], float(f.var())
+    is_known = ~np.isnan(labels)
+    y, n, rest, variance = labels[is_known], int(is_known.sum()), f[~is_known], float(f.var())
     by_labels, slope, explained = Share.count(float(y.sum()), n), 0.0, 0.0
     if len(rest) and variance > 0 and n >= FEWEST:
         weights = np.append(np.ones(n), [DOUBT, DOUBT])
-        ys, fs = np.append(y, [1, 0]), np.append(f[known], [f.min(), f.max()])
+        ys, fs = np.append(y, [1, 0]), np.append(f[is_known], [f.min(), f.max()])
         ys, fs = ys - np.average(ys, weights=weights), fs - np.average(fs, weights=weights)
         together, own = max(0.0, float(weights @ (fs * ys))), float(weights @ fs**2)
         unexplained = (1 - together**2 / own / float(weights @ ys**2)) * (n - 1) / (n - 2)
@@ -140,7 +140,7 @@ def estimate_rate(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> PolicyRa
             slope, explained = together / own, 1 - unexplained
     by_chance = math.sqrt(variance / n + variance / len(rest)) if n and len(rest) else math.inf
     return PolicyRate(
-        rate=min(max(by_labels.value + slope * float(f.mean() - f[known].mean()), 0.0), 1.0)
+        rate=min(max(by_labels.value + slope * float(f.mean() - f[is_known].mean()), 0.0), 1.0)
         if slope
         else by_labels.value,
         labels=n,
@@ -148,7 +148,8 @@ def estimate_rate(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> PolicyRa
         explained=explained,
         slope=slope,
         by_labels=by_labels,
-        is_odd=variance > 0 and abs(f[known].sum() / max(n, 1) - f[~known].sum() / max(len(rest), 1)) > ODD * by_chance,
+        is_odd=variance > 0
+        and abs(f[is_known].sum() / max(n, 1) - f[~is_known].sum() / max(len(rest), 1)) > ODD * by_chance,
     )
 
 
@@ -182,13 +183,13 @@ class PolicyComparison:
 
     def labels_needed(self) -> tuple[int, int] | None:
         """Return how many more labels of a and b would probably decide it; None = not even all of them."""
-        left = [policy.episodes - policy.labels for policy in (self.a, self.b)]
+        supply = [policy.episodes - policy.labels for policy in (self.a, self.b)]
         if not self.has_enough:
-            return min(max(FIRST - self.a.labels, 0), left[0]), min(max(FIRST - self.b.labels, 0), left[1])
-        for more in range(1, max(left) + 1):
+            return min(max(FIRST - self.a.labels, 0), supply[0]), min(max(FIRST - self.b.labels, 0), supply[1])
+        for more in range(1, max(supply) + 1):
             error = math.sqrt(self.a.variance(more) + self.b.variance(more))
             if abs(self.b.rate - self.a.rate) >= (Z95 + LIKELY) * error:
-                return min(more, left[0]), min(more, left[1])
+                return min(more, supply[0]), min(more, supply[1])
         return None
 
     def episodes_needed(self) -> float:
@@ -217,15 +218,15 @@ def compare(a: PolicyRollouts, b: PolicyRollouts) -> PolicyComparison:
 
 def read_sheet(path: Path) -> dict[tuple[str, str], bool | None]:
     """Read a sheet of labels, by policy and episode; None = still empty. A file that does not exist has no rows."""
-    found: dict[tuple[str, str], bool | None] = {}
+    labels: dict[tuple[str, str], bool | None] = {}
     for row in read_rows(path) if path.exists() else ():
         cells: Mapping[str, object] = row.fields if isinstance(row, LabelRow) else {}
         if not isinstance(row, LabelRow) or not NEEDED <= set(cells):
             where = row.where if isinstance(row, LabelRow) else row.detail
             raise BadInput(str(path), f"a row with the columns {', '.join(SHEET)}", where)
         policy, episode = (read_cell(str(cells[name])) for name in ("policy", "episode"))
-        found[policy, episode] = read_success(row.where, cells["success"])
-    return found
+        labels[policy, episode] = read_success(row.where, cells["success"])
+    return labels
 
 
 def extend_sheet(path: Path, rows: Iterable[tuple[str, str, str]]) -> None:

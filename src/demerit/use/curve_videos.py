@@ -45,11 +45,11 @@ def write_curve_videos(
     with atomic_folder(dest) as folder:
         for episode in dataset:
             rewards = [reward for reward in index.fresh_rewards(episode) if reward is not None]
-            said = [f"{model.name}: {model.verdicts[index.places[episode.id]]}" for model in index.models]
+            verdict_lines = [f"{model.name}: {model.verdicts[index.places[episode.id]]}" for model in index.models]
             try:
                 times = video_times(episode.main).tolist()
                 path = folder / name_video(episode.id, episode.main_camera)
-                write_video(path, _draw_frames(episode, rewards, said), encoding=VIDEO, times=times)
+                write_video(path, _draw_frames(episode, rewards, verdict_lines), encoding=VIDEO, times=times)
             except UnreadableVideo as error:
                 dataset.report(Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=False))
                 continue

@@ -46,10 +46,10 @@ def write_detect_page(
         on_strip: called after each strip with their number and the total.
     """
     check_page(path, "detect")
-    flagged = sorted((one for one in judged if one[1].alarm), key=lambda one: -one[1].behind)
+    flagged = sorted((pair for pair in judged if pair[1].alarm), key=lambda pair: -pair[1].behind)
     labels = {episode.id: most_trusted(select_labels(episode.labels, NOT_A_MODEL)) for episode, _ in judged}
-    failed = {id for id, label in labels.items() if label is not None and label.success is False}
-    missed = [one for one in judged if one[1].alarm is False and one[0].id in failed]
+    failures = {id for id, label in labels.items() if label is not None and label.success is False}
+    missed = [pair for pair in judged if pair[1].alarm is False and pair[0].id in failures]
     strips = []
     for episode, detection in [*flagged, *missed][:STRIPS]:
         strips.append(_make_strip(episode, detection, rewards[episode.id], detector, labels[episode.id]))

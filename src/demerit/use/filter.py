@@ -95,17 +95,19 @@ class FilterOutcome:
     def verdicts(self) -> VerdictCounts:
         """The model's verdicts, with the warnings that belong to them."""
         scores = [decision.score for decision in self.decisions]
-        return VerdictCounts.of_verdicts((one.verdict for one in scores), dict.fromkeys(one.caution for one in scores))
+        return VerdictCounts.of_verdicts(
+            (score.verdict for score in scores), dict.fromkeys(score.caution for score in scores)
+        )
 
     def dropped_by(self) -> dict[str, int]:
         """Count the episodes that fail each condition; one may fail several."""
-        failed = Counter(name for one in self.decisions for name in one.reasons)
-        return {name: failed[name] for name in self.conditions} | failed
+        counts = Counter(name for decision in self.decisions for name in decision.reasons)
+        return {name: counts[name] for name in self.conditions} | counts
 
     def undecided(self) -> Counter[tuple[str, bool]]:
         """Count the episodes whose fate depended on the rule for unscored ones, by reason and whether kept."""
-        unclear = (one for one in self.decisions if one.undecided and not one.reasons)
-        return Counter((next(iter(one.undecided.values())), one.kept) for one in unclear)
+        unclear = (decision for decision in self.decisions if decision.undecided and not decision.reasons)
+        return Counter((next(iter(decision.undecided.values())), decision.kept) for decision in unclear)
 
     def as_dict(self) -> dict[str, Any]:
         """Return counts, and LeRobot's episode indices (None for another dataset), as plain values."""
@@ -181,12 +183,12 @@ def need_rule(rule: Rule) -> FilterCondition:
 
 def parse_quality(text: str) -> tuple[str, str, float]:
     """Read a condition on a column of quality: `stalls<0.5` is its name, the comparison and the limit."""
-    found = re.fullmatch(r"\s*(\w+)\s*(<=|>=|<|>)\s*(-?[0-9]*[.]?[0-9]+)\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*(\w+)\s*(<=|>=|<|>)\s*(-?[0-9]*[.]?[0-9]+)\s*", text)
+    if match is None:
         raise BadInput("--quality", f"a condition such as 'stalls<0.5', on {', '.join(MEASURES)}", repr(text))
-    if found[1] not in MEASURES:
-        raise UnknownName("column of quality", found[1], MEASURES)
-    return found[1], found[2], float(found[3])
+    if match[1] not in MEASURES:
+        raise UnknownName("column of quality", match[1], MEASURES)
+    return match[1], match[2], float(match[3])
 
 
 def need_quality(name: str, comparison: str, limit: float, rows: Mapping[str, EpisodeQuality]) -> FilterCondition:
@@ -284,19 +286,21 @@ def write_view(
     with atomic_folder(dest) as folder:
         import_dataset(dataset.where(lambda episode: episode.id in kept, f"filter:{dataset.address}"), folder)
         readable = set(Store(folder).ids())
-        lost = {"unreadable": "its video cannot be read"}
+        reasons = {"unreadable": "its video cannot be read"}
         decisions = [
-            one if not one.kept or one.score.id in readable else replace(one, kept=False, reasons=lost)
-            for one in outcome.decisions
+            decision
+            if not decision.kept or decision.score.id in readable
+            else replace(decision, kept=False, reasons=reasons)
+            for decision in outcome.decisions
         ]
         outcome = replace(outcome, decisions=decisions)
-        lines = (json.dumps(one.as_dict(), ensure_ascii=False, allow_nan=False) for one in decisions)
+        lines = (json.dumps(decision.as_dict(), ensure_ascii=False, allow_nan=False) for decision in decisions)
         write_atomic(folder / DECISIONS, ("\n".join(lines) + "\n").encode())
-        found = outcome.as_dict()
-        write_json(folder / SUMMARY, {"source": dataset.address, **header, **found})
+        summary = outcome.as_dict()
+        write_json(folder / SUMMARY, {"source": dataset.address, **header, **summary})
         for name, file in (("kept", KEPT), ("dropped", DROPPED)):
-            if found["lerobot"]:
-                write_atomic(folder / file, json.dumps(found["lerobot"][name], separators=(",", ":")).encode())
+            if summary["lerobot"]:
+                write_atomic(folder / file, json.dumps(summary["lerobot"][name], separators=(",", ":")).encode())
         if scored is not None:
             _copy_rewards(scored.store, readable, folder / "rewards" / scored.store.root.name)
     return outcome
@@ -318,10 +322,10 @@ def write_edit_line(reader: DatasetReader, indices: Sequence[int]) -> str:
 def _copy_rewards(source: RewardStore, ids: set[str], folder: Path) -> None:
     header = {name: source.manifest.header.get(name) for name in ("dataset", "address", "frames")}
     target, card, on_record = RewardStore.open_or_create(folder, source.card, header), source.card, source.on_record()
-    rows = ((one, on_record[one.episode].fingerprint) for one in source if one.episode in ids)
+    rows = ((reward, on_record[reward.episode].fingerprint) for reward in source if reward.episode in ids)
     with target.writer(card) as writer:
-        for some in iter(lambda: list(islice(rows, AT_ONCE)), []):
-            writer.commit(some)
+        for batch in iter(lambda: list(islice(rows, AT_ONCE)), []):
+            writer.commit(batch)
 
 
 PICTURE_HEIGHT = 84
@@ -341,14 +345,14 @@ def write_filter_page(
     and the total.
     """
     check_page(Path(path), "filter")
-    dropped_first = sorted(outcome.decisions, key=lambda one: one.kept)
-    wanted = {one.score.id for one in dropped_first[:pictures]}
+    dropped_first = sorted(outcome.decisions, key=lambda decision: decision.kept)
+    wanted = {decision.score.id for decision in dropped_first[:pictures]}
     films: dict[str, str] = {}
     for episode in dataset:
         if episode.id in wanted:
             films[episode.id] = _draw(episode)
             on_picture(len(films), len(wanted))
-    rows = [_row(one, films.get(one.score.id, "")) for one in outcome.decisions]
+    rows = [_row(decision, films.get(decision.score.id, "")) for decision in outcome.decisions]
     facts = outcome.as_dict()
     text = render(
         "filter.html.j2",

@@ -308,8 +308,8 @@ class _Crew(Generic[ItemT]):
             self.alive = time.monotonic()
         elif time.monotonic() - self.alive > START_SECONDS:
             free = self.ray.available_resources()
-            left = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free"
-            got = f"none in {START_SECONDS} seconds ({left})"
+            rest = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free"
+            got = f"none in {START_SECONDS} seconds ({rest})"
             raise BadInput(f"--on {self.cluster.on}", "an actor that starts on the cluster", got)
 
     def _place(self, ref: Any) -> None:

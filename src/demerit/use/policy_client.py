@@ -92,8 +92,8 @@ class PolicyClient:
             shapes = ", ".join(sorted({str(chunk.shape) for chunk in chunks}))
             raise RemoteError(self.url, FAILED, f"chunks of different shapes: {shapes}")
         if count > 1 and all(np.array_equal(chunks[0], chunk) for chunk in chunks):
-            same = f"The policy at {self.url} gave the same chunk {count} times: it does not sample."
-            warnings.warn(same, DemeritWarning, stacklevel=2)
+            warning = f"The policy at {self.url} gave the same chunk {count} times: it does not sample."
+            warnings.warn(warning, DemeritWarning, stacklevel=2)
         return chunks
 
     def close(self) -> None:

@@ -105,15 +105,15 @@ def index_windows(
             except (UnreadableVideo, BadInput) as error:
                 problems[episode.id] = str(error)
                 continue
-            found = read_npz(path, MOST_BYTES, "an index (delete it and run again)")
+            arrays = read_npz(path, MOST_BYTES, "an index (delete it and run again)")
             episodes.append(episode)
-            spans.append(found["spans"])
-            vectors.append(found["vectors"])
-            count += len(found["spans"])
+            spans.append(arrays["spans"])
+            vectors.append(arrays["vectors"])
+            count += len(arrays["spans"])
             on_progress(done, count)
     if not episodes:
         raise BadInput("recordings", "at least one that can be read", next(iter(problems.values()), "an empty dataset"))
-    owner = np.repeat(np.arange(len(episodes), dtype=np.int32), [len(one) for one in spans])
+    owner = np.repeat(np.arange(len(episodes), dtype=np.int32), [len(part) for part in spans])
     return PlayWindows(episodes, owner, np.concatenate(spans), np.concatenate(vectors), problems)
 
 
@@ -127,9 +127,9 @@ def _write_recording(path: Path, episode: Episode, plan: WindowPlan, engine: Eng
     for start in range(0, len(spans), AT_ONCE):
         # fewer than 8 frames are repeated; the last is always the last
         first, last = spans[start : start + AT_ONCE].T
-        some = np.rint(np.linspace(first, last, FRAMES, axis=1)).astype(np.int32)
-        images = frames.take_prepared(some.ravel(), engine.prepare)
-        images = images.reshape(len(some), FRAMES, *images.shape[1:])
+        samples = np.rint(np.linspace(first, last, FRAMES, axis=1)).astype(np.int32)
+        images = frames.take_prepared(samples.ravel(), engine.prepare)
+        images = images.reshape(len(samples), FRAMES, *images.shape[1:])
         rows = pool.map(lambda window: engine.features(window, window[0])[:, : engine.pooled_width], images)
         parts.append(np.stack(list(rows)).astype(np.float16))
     with atomic_file(path, sync=False) as part, part.open("wb") as file:
@@ -208,47 +208,47 @@ def _summarize(vectors: Vectors) -> tuple[Floats32, Floats32]:
 def pick_examples_of(instruction: str, dataset: Dataset) -> list[Episode]:
     """Return the episodes of the instruction, or of none, that are not labelled failures."""
     wanted, others = normalize_instruction(instruction), set[str]()
-    found = []
+    examples = []
     for episode in dataset:
         own = normalize_instruction(episode.instruction)
         others |= {episode.instruction} if own not in ("", wanted) else set()
         if own in ("", wanted) and (episode.outcome is None or episode.outcome.success is not False):
-            found.append(episode)
-    if not found:
+            examples.append(episode)
+    if not examples:
         got = f"those of {', '.join(map(repr, sorted(others)[:3]))}" if others else "failures or nothing"
         raise BadInput(f"examples in {dataset.name}", f"some of {instruction!r} (in these words) that succeed", got)
-    return found
+    return examples
 
 
 def merge_hits(windows: PlayWindows, scores: Floats, top: int) -> list[PlaySegment]:
     """Return the best segments, best first. A hit that overlaps a better one extends it, up to twice its length."""
-    found: list[PlaySegment] = []
+    segments: list[PlaySegment] = []
     by_owner: dict[int, list[int]] = {}
     lengths: list[int] = []
     for at in np.argsort(-scores, kind="stable"):
         owner, (first, last) = int(windows.owner[at]), (int(x) for x in windows.spans[at])
-        near = [i for i in by_owner.get(owner, ()) if first <= found[i].last and last >= found[i].first]
+        near = [i for i in by_owner.get(owner, ()) if first <= segments[i].last and last >= segments[i].first]
         if near:
             i = near[0]  # the best one
-            low, high = min(first, found[i].first), max(last, found[i].last)
-            others = [found[k] for k in by_owner[owner] if k != i]
+            low, high = min(first, segments[i].first), max(last, segments[i].last)
+            others = [segments[k] for k in by_owner[owner] if k != i]
             is_free = all(high < other.first or low > other.last for other in others)
             if is_free and high - low + 1 <= LONGEST * lengths[i]:
-                found[i] = replace(found[i], first=low, last=high)
-        elif len(found) < top:
-            by_owner.setdefault(owner, []).append(len(found))
+                segments[i] = replace(segments[i], first=low, last=high)
+        elif len(segments) < top:
+            by_owner.setdefault(owner, []).append(len(segments))
             lengths.append(last - first + 1)
-            found.append(PlaySegment(windows.episodes[owner], first, last, float(scores[at])))
+            segments.append(PlaySegment(windows.episodes[owner], first, last, float(scores[at])))
         else:
             break
-    return found
+    return segments
 
 
 def write_segments(segments: Sequence[PlaySegment], instruction: str, dataset: Dataset, dest: str | Path) -> None:
     """Write the segments as episodes of a new demerit folder that refers to the videos: whole, or nothing."""
     with atomic_folder(dest) as folder:
-        cut = [segment.cut(instruction) for segment in segments]
-        view = Dataset.from_episodes(cut, dataset.name)
+        episodes = [segment.cut(instruction) for segment in segments]
+        view = Dataset.from_episodes(episodes, dataset.name)
         view.address = f"retrieve:{dataset.address}"
         import_dataset(view, folder)
         facts = [segment.as_dict() for segment in segments]

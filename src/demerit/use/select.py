@@ -51,7 +51,7 @@ def pick(candidates: Iterable[Episode], model: str | RewardModel) -> Choice:
     Raises BadReward if no candidate can be scored, BadInput if the model's values cannot be compared.
     """
     episodes = list(candidates) if isinstance(candidates, Iterable) else [candidates]
-    strange = [type(one).__name__ for one in episodes if not isinstance(one, Episode)]
+    strange = [type(episode).__name__ for episode in episodes if not isinstance(episode, Episode)]
     if strange or not episodes:
         got = repr(candidates) if isinstance(candidates, str) else (strange or ["none"])[0]
         raise BadInput("candidates", "one or more episodes, as in demerit.open_dataset(PATH)", got)
@@ -87,8 +87,8 @@ def pick_chunk(
         raise BadInput("chunks", "one or more", "none")
     episodes = [
         Episode(f"chunk {i}, future {j}", instruction, _join(past, future, fps))
-        for i, some in enumerate(futures)
-        for j, future in enumerate(some)
+        for i, group in enumerate(futures)
+        for j, future in enumerate(group)
     ]
     rewards = iter(judge.score(episodes))
     return choose([_average([next(rewards) for _ in some]) for some in futures])
@@ -119,7 +119,7 @@ def _by_camera(what: str, clip: Any) -> dict[str, Images]:
 
 def _list_futures(answer: Any) -> list[dict[str, Images]]:
     several = isinstance(answer, list | tuple) or (isinstance(answer, np.ndarray) and answer.ndim > IS_CLIP)
-    futures = [_by_camera("a future of imagine", one) for one in (answer if several else [answer])]
+    futures = [_by_camera("a future of imagine", future) for future in (answer if several else [answer])]
     if not futures:
         raise BadInput("imagine", "one future or more", "none")
     return futures
@@ -153,7 +153,9 @@ def choose(rewards: Sequence[Reward]) -> Choice:
     if len(unscored) == len(rewards):
         reasons = "; ".join(f"{reason} ({count})" for reason, count in Counter(unscored.values()).most_common(3))
         raise BadReward(rewards[0].model if rewards else "none", "all", f"no candidate has a final value: {reasons}")
-    chances = np.array([-1.0 if one.success is None else np.nan_to_num(one.success[-1], nan=-1.0) for one in rewards])
+    chances = np.array(
+        [-1.0 if reward.success is None else np.nan_to_num(reward.success[-1], nan=-1.0) for reward in rewards]
+    )
     best = values == np.nanmax(values)
     index, *ties = np.flatnonzero(best & (chances == chances[best].max())).tolist()
     others = np.delete(values, index)

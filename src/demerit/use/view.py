@@ -82,16 +82,16 @@ class StoredCurves:
     def _add(self, table: pa.Table, path: str, group: int, places: Mapping[str, int]) -> None:
         *texts, values = (column.combine_chunks() for column in table.columns)
         ends, numbers = np.asarray(values.offsets), np.asarray(values.values, dtype=np.float64)
-        known = numbers[~np.isnan(numbers)]
-        self.seen = float(known.min(initial=self.seen[0])), float(known.max(initial=self.seen[1]))
+        finals = numbers[~np.isnan(numbers)]
+        self.seen = float(finals.min(initial=self.seen[0])), float(finals.max(initial=self.seen[1]))
         for row, (id, why, text) in enumerate(zip(*(text.to_pylist() for text in texts), strict=True)):
             place = places.get(id)
             if place is not None:
                 self.final[place] = numbers[ends[row + 1] - 1] if ends[row + 1] > ends[row] else math.nan
                 self.why[place], self._rows[place] = why, (path, group, row)
-                given = parse_json(text, "given", nan=True)
-                self.verdicts[place] = judge(float(self.final[place]), why, given)
-                self.cautions |= dict.fromkeys(filter(None, [gather_doubts([given]).get("caution")]))
+                facts = parse_json(text, "given", nan=True)
+                self.verdicts[place] = judge(float(self.final[place]), why, facts)
+                self.cautions |= dict.fromkeys(filter(None, [gather_doubts([facts]).get("caution")]))
 
     def reward(self, place: int) -> Reward | None:
         """Read the reward of an episode; None if there is none."""
@@ -107,8 +107,8 @@ class StoredCurves:
     def as_dict(self, look: str) -> Json:
         """Return name, range and look for the page."""
         low, high = (
-            bound if bound is not None else found if math.isfinite(found) else default
-            for bound, found, default in zip((self.card.low, self.card.high), self.seen, (0.0, 1.0), strict=True)
+            bound if bound is not None else extreme if math.isfinite(extreme) else default
+            for bound, extreme, default in zip((self.card.low, self.card.high), self.seen, (0.0, 1.0), strict=True)
         )
         high = high if high > low else low + 1.0
         assumed = "" if self.card.low is not None and self.card.high is not None else " as seen here"
@@ -147,14 +147,16 @@ class ViewIndex:
         styles = style_models((model.name for model in self.models), CONTROLS)
         reasons: dict[str, int] = {"": 0}
         why = [[reasons.setdefault(text, len(reasons)) for text in model.why] for model in self.models]
-        said = [[reasons.setdefault(str(one), len(reasons)) for one in model.verdicts] for model in self.models]
+        verdicts = [
+            [reasons.setdefault(str(verdict), len(reasons)) for verdict in model.verdicts] for model in self.models
+        ]
         return {
             "name": self.dataset.name,
             "models": [model.as_dict(styles[model.name]["css"]) for model in self.models],
             **self.columns,
             "final": [_rounded(model.final, digits_of(model.card) + 1) for model in self.models],
             "why": why,
-            "verdicts": said,
+            "verdicts": verdicts,
             "reasons": list(reasons),
             "staleness": STALENESS,
             "quality": MEASURES,
@@ -278,10 +280,10 @@ def _episode_columns(dataset: Dataset) -> Json:
         rows = dataset.reader.columns(names).to_pydict()
         kinds = [kind for table in dataset.reader.batches("episodes", [KINDS]) for kind in _event_kinds(table)]
     else:
-        found = [(episode, flat_labels(episode.labels)) for episode in map(dataset.__getitem__, range(len(dataset)))]
-        flat = [{"id": e.id, "instruction": e.instruction, "frames": _known_length(e.main), **f} for e, f in found]
+        pairs = [(episode, flat_labels(episode.labels)) for episode in map(dataset.__getitem__, range(len(dataset)))]
+        flat = [{"id": e.id, "instruction": e.instruction, "frames": _known_length(e.main), **f} for e, f in pairs]
         rows = {name: [row[name] for row in flat] for name in names}
-        kinds = [sorted({event.kind for label in e.labels for event in label.events}) for e, _ in found]
+        kinds = [sorted({event.kind for label in e.labels for event in label.events}) for e, _ in pairs]
     texts = {text: code for code, text in enumerate(dict.fromkeys(rows["instruction"]))}
     return {
         **rows,
@@ -321,7 +323,7 @@ def _episode_facts(episode: Episode, place: int) -> Json:
         {"name": name, **_video_facts(view, f"/cameras/{place}/{i}.mp4")} for i, (name, view) in cameras
     ]
     facts |= _video_facts(episode.main, facts["link"])
-    facts["labels"] = [str(one) for one in episode.outcomes]
+    facts["labels"] = [str(outcome) for outcome in episode.outcomes]
     facts["more"] = {"cameras": ", ".join(episode.views), "split": episode.origin.split, **episode.origin.tags}
     facts["more"] |= {"edits": ", ".join(edit.name for edit in episode.edits)}
     return {name: value for name, value in facts.items() if value not in (None, "")}
@@ -338,13 +340,13 @@ def _video_facts(frames: Frames, link: str) -> Json:
 
 def _label_curves(episode: Episode) -> Json:
     events = {(e.kind, e.first, e.last): e.note for label in episode.labels for e in label.events}
-    found: Json = {"events": [[*event, note] for event, note in events.items()]}
+    curves: Json = {"events": [[*event, note] for event, note in events.items()]}
     staged = most_trusted(label for label in episode.labels if label.stages)
-    found["stages"] = [[stage.name, stage.first, stage.last] for stage in (staged.stages if staged else ())]
+    curves["stages"] = [[stage.name, stage.first, stage.last] for stage in (staged.stages if staged else ())]
     for label in episode.labels:
-        if label.curve is not None and "truth" not in found:
-            found["truth"] = curve_points(np.arange(len(label.curve)), label.curve, 3, MAX_POINTS)
-    return found
+        if label.curve is not None and "truth" not in curves:
+            curves["truth"] = curve_points(np.arange(len(label.curve)), label.curve, 3, MAX_POINTS)
+    return curves
 
 
 def _rounded(values: Floats, digits: int) -> list[float | None]:

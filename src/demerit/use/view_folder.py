@@ -45,7 +45,7 @@ def write_view(
             _write_answer(data, f"/{name}.json", content, {})
         for written, episode in enumerate(dataset, 1):
             place = index.places[episode.id]
-            found, links = index.episode_json(place), {f"/media/{place}.mp4": ""}
+            answer, links = index.episode_json(place), {f"/media/{place}.mp4": ""}
             for number, (camera, frames) in enumerate(episode.views.items()):
                 address = f"/cameras/{place}/{number}.mp4"
                 try:
@@ -55,11 +55,11 @@ def write_view(
                         media.thumbnail(frames).replace(media.cache / f"{place}.jpg")
                 except UnreadableVideo as error:
                     links[address] = ""
-                    shown = [found["episode"]] if camera == episode.main_camera else []
-                    for facts in (found["episode"]["cameras"][number], *shown):
+                    shown = [answer["episode"]] if camera == episode.main_camera else []
+                    for facts in (answer["episode"]["cameras"][number], *shown):
                         facts.setdefault("problem", str(error))
                     dataset.report(Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=True))
-            _write_answer(data, f"/episodes/{place}.json", found, links)
+            _write_answer(data, f"/episodes/{place}.json", answer, links)
             on_progress(written)
     return written, [model.name for model in index.models]
 

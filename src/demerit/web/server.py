@@ -205,8 +205,8 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        taken = "one that another program uses" if error.errno == errno.EADDRINUSE else error.strerror or error
-        raise BadInput(f"address {host}:{port}", "a free port of this machine (--port 0 finds one)", taken) from error
+        problem = "one that another program uses" if error.errno == errno.EADDRINUSE else error.strerror or error
+        raise BadInput(f"address {host}:{port}", "a free port of this machine (--port 0 finds one)", problem) from error
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
     if sys.platform == "linux":
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_SECONDS)
@@ -257,8 +257,8 @@ def read_token(path: Path | None) -> str | None:
 
 def has_token(headers: Mapping[str, str], token: str | None) -> bool:
     """Whether a request has the token of this server, if it has one."""
-    given = headers.get("authorization", "").removeprefix("Bearer ").encode()
-    return token is None or hmac.compare_digest(given, token.encode())
+    credential = headers.get("authorization", "").removeprefix("Bearer ").encode()
+    return token is None or hmac.compare_digest(credential, token.encode())
 
 
 def make_app(routes: Sequence[BaseRoute]) -> Starlette:
@@ -295,16 +295,16 @@ async def read_body(request: Request, most: int) -> bytearray:
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
     """Do work for a request whose body is read; cancel it when the client is gone. Raises HTTPException."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise HTTPException(CLIENT_GONE, "The client is gone.")
         return task.result()
     finally:
         task.cancel()
-        gone.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        disconnect.cancel()
+        await asyncio.gather(task, disconnect, return_exceptions=True)
 
 
 def send_file(request: Request, path: Path, kind: str, cache: str = "no-cache") -> Response:

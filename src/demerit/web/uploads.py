@@ -125,15 +125,15 @@ class UploadDecoder:
 
         When another thread sets `stop`, the process is ended.
         """
-        read = partial(_read_video, limits=self.limits, budget=budget, prepare=prepare)
+        reader = partial(_read_video, limits=self.limits, budget=budget, prepare=prepare)
         if isinstance(video, Path):
-            header, data = self._run(read, video, stop)
+            header, data = self._run(reader, video, stop)
         else:
             with tempfile.NamedTemporaryFile(prefix=LEFT_OVER) as file:
                 fcntl.flock(file, fcntl.LOCK_SH)
                 file.write(video)
                 file.flush()
-                header, data = self._run(read, Path(file.name), stop)
+                header, data = self._run(reader, Path(file.name), stop)
         images = np.frombuffer(data, np.uint8).reshape(header["shape"])
         return SentFrames(images, np.array(header["at"], np.int32), np.array(header["times"]))
 
@@ -193,10 +193,10 @@ def decode_uploads(pipe: int) -> None:
     with suppress(EOFError, ConnectionError):
         while True:
             # the server's own messages are pickled; the answer, made from a stranger's file, is not
-            read, path, memory = connection.recv()
+            reader, path, memory = connection.recv()
             resource.setrlimit(resource.RLIMIT_DATA, (memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))
             try:
-                header, data = read(path)
+                header, data = reader(path)
             except Exception as error:  # whatever a stranger's file makes the decoder raise
                 reason = str(error).replace(path, WHAT).replace(os.path.dirname(path), "") or type(error).__name__
                 header, data = {"error": reason.removeprefix(f"{WHAT}: ").rstrip(".")}, b""

@@ -47,8 +47,8 @@ def open_dataset(
         **options: options of the format's reader (see its class).
     """
     addresses = [address] if isinstance(address, (str, Path)) else address
-    given: dict[str, Any] = {"camera": camera, "instruction": instruction, "marks": marks, "late": late}
-    parts = open_parts(addresses, strict=strict, **given, **options)
+    common: dict[str, Any] = {"camera": camera, "instruction": instruction, "marks": marks, "late": late}
+    parts = open_parts(addresses, strict=strict, **common, **options)
     if len(parts) == 1:
         return parts[0]
     names = distinct_names([part.address for part in parts])
@@ -67,27 +67,27 @@ def open_parts(
     **options: Any,
 ) -> list[Dataset]:
     """Open several datasets, each for itself; videos of one folder are one dataset. Takes what `open_dataset` takes."""
-    chosen: dict[tuple[str, Path], list[Path]] = {}
+    groups: dict[tuple[str, Path], list[Path]] = {}
     whole: set[tuple[str, Path]] = set()
     for address in addresses:
-        for found in _expand(str(address)):
-            kind, path = split_address(found)
+        for place in _expand(str(address)):
+            kind, path = split_address(place)
             is_video = kind == "videos" and path.is_file() and path.suffix.lower() in VIDEO_SUFFIXES
             is_part = is_video or (kind == "ros" and is_bag(path))
-            parts_of = chosen.setdefault((kind, path.parent if is_part else path), [])
+            parts_of = groups.setdefault((kind, path.parent if is_part else path), [])
             if not is_part:
                 whole.add((kind, path))
             elif path not in parts_of:
                 parts_of.append(path)
-    if not chosen:
+    if not groups:
         raise BadInput("dataset", "at least one", "none")
-    for (kind, path), (other, again) in combinations(chosen, 2):
+    for (kind, path), (other, again) in combinations(groups, 2):
         if path == again:
             raise BadInput(str(path), "one format", f"two ({kind} and {other})")
-    if marks is not None and (len(chosen) > 1 or next(iter(chosen))[0] == "demerit"):
+    if marks is not None and (len(groups) > 1 or next(iter(groups))[0] == "demerit"):
         raise BadInput("marks", "one dataset as it was recorded (docs/mark.md)", ", ".join(map(str, addresses)))
     parts = []
-    for (kind, path), parts_of in chosen.items():
+    for (kind, path), parts_of in groups.items():
         selection = {} if (kind, path) in whole else {"only": tuple(parts_of)}
         reader = _open_reader(kind, path, **options, **selection)
         marked_by = None if marks is None else MarkedBy(Path(marks), getattr(reader, "recorded", None), late)
@@ -102,10 +102,10 @@ def _expand(address: str) -> Iterator[str]:
         return
     kind, colon, rest = address.partition(":")
     prefix, pattern = (f"{kind}:", rest) if colon and kind in SOURCES else ("", address)
-    found = sorted(glob.glob(str(Path(pattern).expanduser()), recursive=True))
-    if not found and not Path(pattern).exists():
+    paths = sorted(glob.glob(str(Path(pattern).expanduser()), recursive=True))
+    if not paths and not Path(pattern).exists():
         raise BadInput(address, "a pattern that matches a file or folder", "one that matches nothing")
-    yield from (prefix + path for path in found or [pattern])
+    yield from (prefix + path for path in paths or [pattern])
 
 
 def _open_reader(kind: str, path: Path, **options: Any) -> DatasetReader:
@@ -144,11 +144,11 @@ def detect(path: Path) -> str:
     for kind, is_this in DETECTORS.items():
         if is_this(path):
             return kind
-    if path.is_dir() and not any(found.is_file() for found in path.rglob("*")):
+    if path.is_dir() and not any(file.is_file() for file in path.rglob("*")):
         raise BadInput(str(path), "videos or a dataset", "an empty folder: no videos or dataset found")
-    known = ", ".join(f"{name}:{path.name}" for name in SOURCES)
+    formats = ", ".join(f"{name}:{path.name}" for name in SOURCES)
     raise BadInput(
-        str(path), f"a dataset of a known format; name the format if you know it ({known})", "an unknown one"
+        str(path), f"a dataset of a known format; name the format if you know it ({formats})", "an unknown one"
     )
 
 
@@ -171,7 +171,7 @@ def is_bag(path: Path) -> bool:
 
 
 def _has_file(path: Path, suffixes: set[str]) -> bool:
-    return any(found.suffix.lower() in suffixes for found in path.rglob("*"))
+    return any(file.suffix.lower() in suffixes for file in path.rglob("*"))
 
 
 DETECTORS: dict[str, Callable[[Path], bool]] = {

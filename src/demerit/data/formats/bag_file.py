@@ -90,8 +90,8 @@ def list_bag_files(path: Path) -> tuple[list[Path], Mapping[str, Any]]:
     listing = path / FOLDER_FACTS
     if not listing.is_file():
         numbered = re.compile(re.escape(path.name) + r"_(\d+)\.(?:mcap|db3)")
-        found = {int(match[1]): file for file in path.iterdir() if (match := numbered.fullmatch(file.name))}
-        return [found[number] for number in sorted(found)], {}
+        parts = {int(match[1]): file for file in path.iterdir() if (match := numbered.fullmatch(file.name))}
+        return [parts[number] for number in sorted(parts)], {}
     names, facts = _read_facts(listing, *file_state(str(listing)))
     files = [path_inside(path, name) for name in names]
     missing = [name for name, file in zip(names, files, strict=True) if file is None or not file.is_file()]
@@ -175,10 +175,10 @@ def _load_types(topic: BagTopic) -> Any:
     if topic.encoding not in DEFAULT_TYPES:
         raise BagError(f"messages encoded as {printable(topic.encoding)!r} are not read")
     if not topic.definition:
-        known = _default_types(topic.encoding)
-        if topic.type not in known.fielddefs:
+        types = _default_types(topic.encoding)
+        if topic.type not in types.fielddefs:
             raise BagError(f"{topic.type} is unknown: the bag has no definition of it")
-        return known
+        return types
     parse = get_types_from_idl if topic.is_idl else partial(get_types_from_msg, name=topic.type)
     store = get_typestore(Stores.EMPTY)
     store.register(parse(topic.definition))
@@ -246,8 +246,8 @@ def _open_rosbag(stack: ExitStack, path: Path) -> _BagPart:
     }
 
     def read(names: Collection[str] | None, start: int | None, stop: int | None) -> Iterator[Message]:
-        chosen = [connection for connection in reader.connections if names is None or connection.topic in names]
-        for connection, at, data in reader.messages(chosen, start, stop) if chosen else ():
+        connections = [connection for connection in reader.connections if names is None or connection.topic in names]
+        for connection, at, data in reader.messages(connections, start, stop) if connections else ():
             yield at, connection.topic, data
 
     return _BagPart(topics, read, reader.message_count, {})

@@ -244,11 +244,11 @@ def _decode_messages(bag: BagFile, topic: str, track: CameraTrack, wanted: Ints)
     breaks = np.flatnonzero(starts[1:] - wanted[:-1] > SHORT_GAP) + 1
     for run, run_starts in zip(np.split(wanted, breaks), np.split(starts, breaks), strict=True):
         messages = _read_run(bag, topic, track.received, int(run_starts[0]), int(run[-1]))
-        chosen = set(run.tolist())
+        places = set(run.tolist())
         if is_video:
-            yield from rgb_images(topic, _decode_video(messages, chosen))
+            yield from rgb_images(topic, _decode_video(messages, places))
         else:
-            yield from ((place, decode_image(message)) for place, message in messages if place in chosen)
+            yield from ((place, decode_image(message)) for place, message in messages if place in places)
 
 
 def _read_run(bag: BagFile, topic: str, received: Ints, start: int, stop: int) -> Iterator[tuple[int, Any]]:

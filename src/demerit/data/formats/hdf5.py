@@ -230,11 +230,11 @@ def _files(path: Path) -> list[Path]:
     if path.is_file() and path.suffix.lower() in SUFFIXES:
         return [path]
     inside = path.rglob("*") if path.is_dir() else []
-    found = [file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file()]
-    if not found:
+    files = [file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file()]
+    if not files:
         got = "a folder without any" if path.is_dir() else "another file" if path.exists() else "nothing at that path"
         raise BadInput(str(path), "an .hdf5 or .h5 file, or a folder of them", got)
-    return sorted(found, key=lambda file: natural(file.relative_to(path).as_posix()))
+    return sorted(files, key=lambda file: natural(file.relative_to(path).as_posix()))
 
 
 def _id_part(text: str) -> str:
@@ -408,25 +408,25 @@ def open_hdf5(path: str | Path) -> Iterator[Any]:
 
 def resolve(file: Any, path: str) -> Any:
     """Return the group or dataset at a path; raise LinkRefused if it is in another file, KeyError if it is missing."""
-    here, ahead, soft_links = file, _parts(path), 0
+    node, ahead, soft_links = file, _parts(path), 0
     while ahead:
         name = ahead.pop(0)
-        if not isinstance(here, Group) or not here.id.links.exists(name):
+        if not isinstance(node, Group) or not node.id.links.exists(name):
             raise KeyError(f"there is no {path}")
-        kind = here.id.links.get_info(name).type
+        kind = node.id.links.get_info(name).type
         if kind == h5l.TYPE_HARD:
-            here = here[name]
+            node = node[name]
         elif kind == h5l.TYPE_SOFT:
             soft_links += 1
             if soft_links > MOST_SOFT_LINKS:
                 raise KeyError(f"{path} goes through more than {MOST_SOFT_LINKS} soft links")
-            target = here.id.links.get_val(name).decode("utf-8", errors="surrogateescape")
-            here, ahead = (file if target.startswith("/") else here), _parts(target) + ahead
+            target = node.id.links.get_val(name).decode("utf-8", errors="surrogateescape")
+            node, ahead = (file if target.startswith("/") else node), _parts(target) + ahead
         else:
             raise LinkRefused(f"{path} is an external link, and links out of a file are not followed")
-    if not isinstance(here, Group) and (getattr(here, "external", None) or getattr(here, "is_virtual", False)):
+    if not isinstance(node, Group) and (getattr(node, "external", None) or getattr(node, "is_virtual", False)):
         raise LinkRefused(f"{path} keeps its data in other files, which are not followed")
-    return here
+    return node
 
 
 def children(file: Any, path: str) -> list[str]:

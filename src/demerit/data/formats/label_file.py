@@ -82,9 +82,9 @@ class LabelCells:
 
     def take_named(self, name: str) -> tuple[str, Any]:
         """Take a column; return also its place, for messages."""
-        for known in (name, *COLUMNS[name]):
-            if self._cells.get(known) not in (None, ""):
-                return f"{self.where}, column {known!r}", self._cells.pop(known)
+        for column in (name, *COLUMNS[name]):
+            if self._cells.get(column) not in (None, ""):
+                return f"{self.where}, column {column!r}", self._cells.pop(column)
         return f"{self.where}, column {name!r}", None
 
     def take_model_curve(self, name: str) -> Any:
@@ -93,13 +93,13 @@ class LabelCells:
 
     def cameras(self) -> dict[str, Any]:
         """Take the columns with the videos of further cameras."""
-        found = {}
+        videos = {}
         for name, value in list(self._cells.items()):
             match = CAMERA_COLUMN.fullmatch(name)
             is_marked = name.startswith("camera:") and bool(value)
             if match and (is_marked or str(value).strip().lower().endswith(VIDEO_SUFFIXES)):
-                found[next(filter(None, match.groups())).strip()] = self._cells.pop(name)
-        return found
+                videos[next(filter(None, match.groups())).strip()] = self._cells.pop(name)
+        return videos
 
     def misspelt(self, seen: set[str]) -> Iterator[Problem]:
         """Report the unknown columns that resemble one which the row lacks, or a label in a row without one.
@@ -108,10 +108,10 @@ class LabelCells:
         """
         columns = [(name, *others) for name, others in COLUMNS.items()]
         lacking = [name for names in columns if self._cells.keys().isdisjoint(names) for name in names]
-        known = {*chain.from_iterable(columns), *MODEL_CURVES}
+        vocabulary = {*chain.from_iterable(columns), *MODEL_CURVES}
         unlabelled = self._cells.keys().isdisjoint(name for label in LABELS for name in (label, *COLUMNS[label]))
         hints = []
-        for name in sorted(self._cells.keys() - known - seen):
+        for name in sorted(self._cells.keys() - vocabulary - seen):
             near = difflib.get_close_matches(name, lacking, n=1, cutoff=NEAR)
             if near and not CAMERA_COLUMN.fullmatch(name):
                 hints.append(f"{printable(repr(name))} (did you mean {near[0]!r}?)")
@@ -152,25 +152,25 @@ def read_outcomes(cells: LabelCells, frames: Frames, episode: str, problems: lis
     (place, source), by = cells.take_named("source"), text(cells.take("by"))
     if source is None and by in LABEL_SOURCES:
         source, by = by, ""
-    known: LabelSource | None = check_label(_read_source, place, source or "human", episode, problems)
+    label_source: LabelSource | None = check_label(_read_source, place, source or "human", episode, problems)
     # without a source of its own, a curve is by whoever gave the other labels
-    curve_source, curve_by = known, text(cells.take("curve_by"))
+    curve_source, curve_by = label_source, text(cells.take("curve_by"))
     place, source = cells.take_named("curve_source")
     if source is not None:
         curve_source = check_label(_read_source, place, source, episode, problems)
     elif not curve_by:
         curve_by = by
-    if curve is not None and (curve_source, curve_by) != (known, by):
+    if curve is not None and (curve_source, curve_by) != (label_source, by):
         curves[:0] = [] if curve_source is None else [Outcome(curve_source, curve=curve, by=curve_by)]
         curve = None
-    if known is None or (curve is None and not has_labels):
+    if label_source is None or (curve is None and not has_labels):
         return tuple(curves)
-    return (Outcome(known, success, progress, grade, curve, events, note, by, stages), *curves)
+    return (Outcome(label_source, success, progress, grade, curve, events, note, by, stages), *curves)
 
 
 def _events(place: str, cell: Any, episode: str, problems: list[Problem]) -> Iterator[Event]:
-    listed = parse_cell(cell) if cell is not None else []
-    for event in listed if isinstance(listed, list) else [listed]:
+    events = parse_cell(cell) if cell is not None else []
+    for event in events if isinstance(events, list) else [events]:
         try:
             yield Event(str(event["kind"]), int(event["first"]), int(event["last"]), str(event.get("note", "")))
         except BadInput as bad:
@@ -185,18 +185,18 @@ def _stages(place: str, cell: Any, frames: Frames, episode: str, problems: list[
     if cell is None or cell == "":
         return ()
     try:
-        listed = parse_cell(cell)
-        if isinstance(listed, str):
-            names, spans = [], listed.strip()
-            while spans and (found := STAGE.match(spans)):
-                names.append({"name": found[1], "first": found[2], "last": found[3]})
-                spans = spans[found.end() :]
-            listed = None if spans else names
-        if not isinstance(listed, list):
+        rows = parse_cell(cell)
+        if isinstance(rows, str):
+            names, spans = [], rows.strip()
+            while spans and (match := STAGE.match(spans)):
+                names.append({"name": match[1], "first": match[2], "last": match[3]})
+                spans = spans[match.end() :]
+            rows = None if spans else names
+        if not isinstance(rows, list):
             raise ValueError
-        ends = [{end: _frame_at(place, str(one[end]), frames) for end in ("first", "last")} for one in listed]
+        ends = [{end: _frame_at(place, str(row[end]), frames) for end in ("first", "last")} for row in rows]
         return Outcome(
-            "human", stages=tuple(StageSpan(**{**one, **span}) for one, span in zip(listed, ends, strict=True))
+            "human", stages=tuple(StageSpan(**{**row, **span}) for row, span in zip(rows, ends, strict=True))
         ).stages
     except UnreadableVideo:
         return ()  # reported when the video is used
@@ -222,8 +222,8 @@ def _curve(place: str, cell: Any, frames: Frames, episode: str, problems: list[P
         return None
     try:
         moments = _moments(cell)
-        given = parse_cell(cell) if moments is None else _place_moments(place, moments, frames)
-        values = np.array(given, dtype=np.float32)  # None becomes NaN
+        numbers = parse_cell(cell) if moments is None else _place_moments(place, moments, frames)
+        values = np.array(numbers, dtype=np.float32)  # None becomes NaN
         beyond = np.fmax(-values, values - 1)
         if np.any(beyond > 0) and not np.any(beyond > CURVE_SLACK):
             detail = f"{place}: outside 0 to 1 at {np.sum(beyond > 0)} of {values.size} frames, clipped"

@@ -106,9 +106,9 @@ def read_log(path: Path) -> tuple[list[Mark], list[Problem]]:
             problems.append(Problem("malformed line", row.where, "it is not a line of demerit mark", kept=True))
             continue
         mark = Mark(word, at.timestamp(), by, text(row.fields.get("run")))
-        moved = mark.at - monotonic - ahead.setdefault(mark.run, mark.at - monotonic)
-        if abs(moved) > JUMP:
-            detail = f"the clock was set by {moved:+.1f} s before the {mark}: check the labels around it"
+        shift = mark.at - monotonic - ahead.setdefault(mark.run, mark.at - monotonic)
+        if abs(shift) > JUMP:
+            detail = f"the clock was set by {shift:+.1f} s before the {mark}: check the labels around it"
             problems.append(Problem("clock jump", row.where, detail, kept=True))
         ahead[mark.run] = mark.at - monotonic
         marks.append(mark)
@@ -133,7 +133,7 @@ def find_by_time(
 ) -> tuple[list[list[Mark]], list[str]]:
     """Find the marks of each episode by its time; return also a sentence for each mark of none."""
     starts, ends = np.array(spans, dtype=np.float64).reshape(-1, 2).T
-    found, lost = [list[Mark]() for _ in spans], list[str]()
+    groups, remarks = [list[Mark]() for _ in spans], list[str]()
     for mark in marks:
         places, reason = np.flatnonzero((starts <= mark.at) & (mark.at <= ends)), "no episode ran then"
         before = ends[ends < mark.at]
@@ -142,10 +142,10 @@ def find_by_time(
             if mark.at - before.max() <= late:
                 places = np.flatnonzero(ends == before.max())
         if len(places) == 1:
-            found[places[0]].append(mark)
+            groups[places[0]].append(mark)
         else:
-            lost.append(f"{mark}: {f'{len(places)} episodes ran then' if len(places) else reason}")
-    return found, lost
+            remarks.append(f"{mark}: {f'{len(places)} episodes ran then' if len(places) else reason}")
+    return groups, remarks
 
 
 def find_by_order(marks: Sequence[Mark], count: int) -> tuple[list[list[Mark]], list[str]]:
@@ -153,16 +153,16 @@ def find_by_order(marks: Sequence[Mark], count: int) -> tuple[list[list[Mark]], 
 
     The episodes of retakes are among them, or the recorder has dropped them: whichever makes the numbers agree.
     """
-    said = [mark for mark in marks if mark.word in VERDICTS]
-    kept = [mark for mark in said if mark.word != "retake"]
+    verdict_marks = [mark for mark in marks if mark.word in VERDICTS]
+    kept = [mark for mark in verdict_marks if mark.word != "retake"]
     events = (mark for mark in marks if mark.word not in VERDICTS)
-    lost = [f"{mark}: this format does not say when its episodes were recorded" for mark in events]
-    verdicts = said if len(said) == count else kept
-    if said and len(verdicts) != count:
-        retakes = f" and {len(said) - len(kept)} retakes" if len(said) > len(kept) else ""
-        lost.append(f"{len(kept)} verdicts{retakes} do not fit {count} episodes, so that none of them is used")
+    remarks = [f"{mark}: this format does not say when its episodes were recorded" for mark in events]
+    verdicts = verdict_marks if len(verdict_marks) == count else kept
+    if verdict_marks and len(verdicts) != count:
+        retakes = f" and {len(verdict_marks) - len(kept)} retakes" if len(verdict_marks) > len(kept) else ""
+        remarks.append(f"{len(kept)} verdicts{retakes} do not fit {count} episodes, so that none of them is used")
         verdicts = []
-    return [[mark] for mark in verdicts] or [[] for _ in range(count)], lost
+    return [[mark] for mark in verdicts] or [[] for _ in range(count)], remarks
 
 
 def join_marks(
@@ -176,13 +176,13 @@ def join_marks(
     records = list(records)
     episodes = [record for record in records if isinstance(record, Episode)] if marks else []
     spans = [recorded(episode) for episode in episodes] if recorded else []
-    found, lost = find_by_time(marks, spans, late) if recorded else find_by_order(marks, len(episodes))
-    yield from (Problem("mark of no episode", where, sentence, kept=True) for sentence in lost)
+    groups, remarks = find_by_time(marks, spans, late) if recorded else find_by_order(marks, len(episodes))
+    yield from (Problem("mark of no episode", where, sentence, kept=True) for sentence in remarks)
     places = iter(range(len(episodes)))
     for record in records:
         if isinstance(record, Episode) and marks:
             place = next(places)
-            yield from _judge(record, found[place], spans[place][0] if spans else 0.0)
+            yield from _judge(record, groups[place], spans[place][0] if spans else 0.0)
         else:
             yield record
 
@@ -190,12 +190,12 @@ def join_marks(
 def _judge(episode: Episode, marks: Sequence[Mark], start: float) -> Iterator[Record]:
     """Yield an episode with its marks as labels, one for each person; a problem instead of it if it is a retake."""
     verdicts = {by: {mark.word for mark in marks if mark.by == by} & VERDICTS.keys() for by in {m.by: 0 for m in marks}}
-    said = set().union(*verdicts.values())
-    if said == {"retake"}:
+    all_words = set().union(*verdicts.values())
+    if all_words == {"retake"}:
         detail = "; ".join(str(mark) for mark in marks if mark.word == "retake")
         yield Problem("retake", episode.id, f"{detail}: it is left out", kept=False)
         return
-    if len(said) > 1 and ("retake" in said or any(len(words) > 1 for words in verdicts.values())):
+    if len(all_words) > 1 and ("retake" in all_words or any(len(words) > 1 for words in verdicts.values())):
         pressed = ", ".join(str(mark) for mark in marks if mark.word in VERDICTS)
         yield Problem("several verdicts", episode.id, f"none of them is used: {pressed}", kept=True)
         verdicts = {by: set() for by in verdicts}

@@ -72,20 +72,20 @@ class RbmReader(FolderReader):
 
     @cached_property
     def _manifests(self) -> list[Path]:
-        found = []
+        files = []
         for folder, inner, names in os.walk(self.root):
             inner[:] = sorted(name for name in inner if not name.startswith("."))
             rows = (name for name in names if name.endswith(METADATA_SUFFIXES) and name not in NOT_ROWS)
-            found += [Path(folder, name) for name in rows if not name.startswith(".")]
-        return sorted(found)
+            files += [Path(folder, name) for name in rows if not name.startswith(".")]
+        return sorted(files)
 
     def _episode(self, folder: Path, row: LabelRow) -> Iterator[Record]:
-        given = row.fields.get("frames")
+        name = row.fields.get("frames")
         episode = text(row.fields.get("id"))
         problems: list[Problem] = []
-        video = find_video(self.root, given, printable(episode or row.where))
-        if isinstance(video, Problem) and video.kind == "missing video" and folder != self.root and given:
-            nearby = find_video(folder, given, printable(episode or row.where))
+        video = find_video(self.root, name, printable(episode or row.where))
+        if isinstance(video, Problem) and video.kind == "missing video" and folder != self.root and name:
+            nearby = find_video(folder, name, printable(episode or row.where))
             video = nearby if isinstance(nearby, Path) else video
         if isinstance(video, Problem):
             yield video

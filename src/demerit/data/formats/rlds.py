@@ -182,28 +182,28 @@ class RldsReader:
             yield Problem("stray shards", place, detail, kept=False)
         shards = sets[total]
         if len(shards) < total:
-            gone = sum(length for index, length in enumerate(lengths) if index not in shards)
-            detail = f"{total - len(shards)} of {total}" + (f", with {gone} declared episodes" if lengths else "")
+            episodes = sum(length for index, length in enumerate(lengths) if index not in shards)
+            detail = f"{total - len(shards)} of {total}" + (f", with {episodes} declared episodes" if lengths else "")
             yield Problem("missing shards", place, detail, kept=False)
         for index, path in sorted(shards.items()):
             declared = lengths[index] if index < len(lengths) else None
             yield from self._read_shard(split, f"{place}/{index:05d}", path, declared)
 
     def _read_shard(self, split: str, place: str, path: Path, declared: int | None) -> Iterator[Record]:
-        found = 0
+        count = 0
         try:
             for offset, length in record_spans(path):
                 yield from self._read_record(
-                    f"{place}/{found:06d}", split, TfRecordFrames(str(path), offset, length, "")
+                    f"{place}/{count:06d}", split, TfRecordFrames(str(path), offset, length, "")
                 )
-                found += 1
+                count += 1
         except UnreadableVideo as damage:
             of = "" if declared is None else f" of {declared}"
-            yield Problem("unreadable shard", place, f"{damage.reason}; {found}{of} episodes were read", False)
+            yield Problem("unreadable shard", place, f"{damage.reason}; {count}{of} episodes were read", False)
             return
-        if declared is not None and found != declared:
-            detail = f"{declared} episodes are declared and {found} are there"
-            yield Problem("wrong number of episodes", place, detail, kept=found > declared)
+        if declared is not None and count != declared:
+            detail = f"{declared} episodes are declared and {count} are there"
+            yield Problem("wrong number of episodes", place, detail, kept=count > declared)
 
     def _read_record(self, episode: str, split: str, at: TfRecordFrames) -> Iterator[Record]:
         try:
@@ -351,11 +351,13 @@ def version_folder(path: Path) -> Path:
     """Find the folder with dataset_info.json: this one, or the newest version in it."""
     if (path / "dataset_info.json").is_file():
         return path
-    found = [info.parent for info in path.glob("*/dataset_info.json") if re.fullmatch(r"\d+(\.\d+)*", info.parent.name)]
-    if not found:
+    versions = [
+        info.parent for info in path.glob("*/dataset_info.json") if re.fullmatch(r"\d+(\.\d+)*", info.parent.name)
+    ]
+    if not versions:
         got = "neither that nor version folders such as 1.0.0" if path.is_dir() else "no such folder"
         raise BadInput(str(path), "an RLDS folder with dataset_info.json and features.json", got)
-    return max(found, key=lambda version: [int(part) for part in version.name.split(".")])
+    return max(versions, key=lambda version: [int(part) for part in version.name.split(".")])
 
 
 def json_object(path: Path) -> dict[str, Any]:
@@ -372,12 +374,12 @@ def json_object(path: Path) -> dict[str, Any]:
 def shard_lengths(info: Mapping[str, Any], path: Path) -> dict[str, list[int]]:
     """Declared episodes per shard, by split; an empty list = unknown."""
     try:
-        found = {str(split["name"]): [int(n) for n in split.get("shardLengths") or []] for split in info["splits"]}
+        lengths = {str(split["name"]): [int(n) for n in split.get("shardLengths") or []] for split in info["splits"]}
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BadInput(str(path), "splits with a name and shardLengths", info.get("splits")) from None
-    if not found:
+    if not lengths:
         raise BadInput(str(path), "at least one split", "none")
-    return found
+    return lengths
 
 
 def read_features(path: Path) -> dict[str, RldsFeature]:
@@ -405,11 +407,11 @@ def signal_keys(specs: Mapping[str, RldsFeature]) -> list[str]:
 def shard_sets(folder: Path, prefix: str) -> dict[int, dict[int, Path]]:
     """Find the shards of a split: {total number in the file name: {shard number: path}}."""
     pattern = re.compile(re.escape(prefix) + r"\.tfrecord-(\d+)-of-(\d+)")
-    found: dict[int, dict[int, Path]] = {}
+    shards: dict[int, dict[int, Path]] = {}
     for path in sorted(folder.iterdir()):
         if match := pattern.fullmatch(path.name):
-            found.setdefault(int(match[2]), {})[int(match[1])] = path
-    return found
+            shards.setdefault(int(match[2]), {})[int(match[1])] = path
+    return shards
 
 
 def _leaves(node: Mapping[str, Any], path: str, sequences: int = 0) -> Iterator[tuple[str, RldsFeature]]:

@@ -208,16 +208,16 @@ def _origin(dataset: str, session: Session, letter: str, folder: Path, camera: s
 
 
 def _preference(session: Session, streamed: set[str]) -> Iterator[Preference | Problem]:
-    given = session.metadata.get("preference")
-    if given is None:
+    answer = session.metadata.get("preference")
+    if answer is None:
         return  # reported already
-    verdict = VERDICTS.get(text(given).upper())
+    verdict = VERDICTS.get(text(answer).upper())
     if verdict is None:
-        detail = f"preference: expected A, B or TIE, got {printable(repr(given))}"
+        detail = f"preference: expected A, B or TIE, got {printable(repr(answer))}"
         yield Problem("bad preference", printable(session.id), detail, kept=True)
     elif not {"A", "B"} <= streamed:
-        gone = " and ".join(letter for letter in ("A", "B") if letter not in streamed)
-        yield Problem("dangling preference", printable(session.id), f"it needs {gone}, which was skipped", kept=True)
+        letters = " and ".join(letter for letter in ("A", "B") if letter not in streamed)
+        yield Problem("dangling preference", printable(session.id), f"it needs {letters}, which was skipped", kept=True)
     else:
         a, b = f"{session.id}/A", f"{session.id}/B"
         yield Preference(a, b, verdict, "human", why=session.feedback, by=session.evaluator)

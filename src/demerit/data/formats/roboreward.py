@@ -115,8 +115,8 @@ def original_video(stem: str) -> str:
 
 
 def _grade(row: LabelRow, episode: str, problems: list[Problem]) -> int | None:
-    given = row.fields.get("reward")
-    grade = check_label(read_grade, "reward", given, episode, problems)
+    cell = row.fields.get("reward")
+    grade = check_label(read_grade, "reward", cell, episode, problems)
     if grade is None and not problems:
         problems.append(Problem("bad label", episode, f"{row.where} has no reward", kept=True))
     return grade

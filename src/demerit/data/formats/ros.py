@@ -250,7 +250,7 @@ def _is_named(names: Collection[str], topic: str, kind: str) -> bool:
 def _list_texts(scan: BagScan, topic: str, names: Collection[str]) -> list[tuple[int, Any]]:
     """List what a topic says; without one, the String topics of these names. Oldest first, with receive times."""
     topics = [topic] if topic else [name for name in scan.texts if _is_named(names, name, scan.topics[name].type)]
-    return sorted((one for name in topics for one in scan.texts.get(name, ())), key=itemgetter(0))
+    return sorted((message for name in topics for message in scan.texts.get(name, ())), key=itemgetter(0))
 
 
 @dataclass(frozen=True)
@@ -312,19 +312,19 @@ class RosReader(FolderReader):
                 continue
             yield from LabelCells(row).misspelt(columns)
             rows.setdefault(self._named_by(row), row)
-        used: set[str] = set()
+        names: set[str] = set()
         for path in self._bags():
             for record in self._join_marks(path, self._read_bag(path, rows)):
                 if isinstance(record, Problem):
-                    used.add(record.episode)
+                    names.add(record.episode)
                 elif isinstance(record, Episode):
-                    used.add(record.id)
+                    names.add(record.id)
                     if label_files and record.id not in rows:
                         detail = f"{label_files[0].name} has no row for it: its outcome is unknown"
                         yield Problem("bag without a row", record.id, detail, kept=True)
                 yield record
         for name, row in rows.items():
-            if name not in used and self.only is None:
+            if name not in names and self.only is None:
                 detail = f"it names {printable(name)!r}, which is no bag or episode of the folder"
                 yield Problem("row without a bag", row.where, detail, kept=False)
 
@@ -352,8 +352,8 @@ class RosReader(FolderReader):
 
     def _named_by(self, row: LabelRow) -> str:
         cells = LabelCells(row)
-        named = Path(text(cells.take("file")) or text(cells.take("id")))
-        return (named.with_suffix("") if named.suffix.lower() in BAG_SUFFIXES else named).as_posix()
+        path = Path(text(cells.take("file")) or text(cells.take("id")))
+        return (path.with_suffix("") if path.suffix.lower() in BAG_SUFFIXES else path).as_posix()
 
     def _scan(self, path: Path) -> BagScan:
         wanted = frozenset(filter(None, (self.marker, self.task, self.mark_topic)))
@@ -459,9 +459,9 @@ class RosReader(FolderReader):
 
     def _find_task(self, scan: BagScan, first: int, last: int) -> str:
         """The first text of the task topic in the episode, else the last one before it, else the recorder's note."""
-        said = [(at, str(value)) for at, value in _list_texts(scan, self.task, TASK_NAMES) if at <= last]
-        inside = [value for at, value in said if at >= first]
-        before = [value for at, value in said if at < first]
+        tasks = [(at, str(value)) for at, value in _list_texts(scan, self.task, TASK_NAMES) if at <= last]
+        inside = [value for at, value in tasks if at >= first]
+        before = [value for at, value in tasks if at < first]
         noted = [scan.notes[name] for name in TASK_NAMES if name in scan.notes]
         return next(iter([*inside, *before[-1:], *noted]), "").strip()
 
@@ -498,5 +498,5 @@ def bags_under(root: Path) -> Iterator[Path]:
         bags = [name for name in inner if not name.startswith(".") and is_bag(Path(folder, name))]
         yield from (Path(folder, name) for name in bags)
         inner[:] = [name for name in inner if not name.startswith(".") and name not in bags]
-        found = (Path(folder, name) for name in names if not name.startswith("."))
-        yield from (path for path in found if path.suffix.lower() in BAG_SUFFIXES)
+        paths = (Path(folder, name) for name in names if not name.startswith("."))
+        yield from (path for path in paths if path.suffix.lower() in BAG_SUFFIXES)

@@ -97,15 +97,15 @@ def parse_example(data: bytes, where: str | Path) -> Example:
 
     Byte strings are views of `data`. Unknown fields are skipped.
     """
-    found: dict[str, Feature] = {}
+    example: dict[str, Feature] = {}
     try:
         for features in _delimited_fields(memoryview(data), FIELD_NAME):
             for entry in _delimited_fields(features, 1):
                 name, feature = _entry(entry)
-                found[name] = feature
+                example[name] = feature
     except ValueError as broken:
         raise UnreadableVideo(where, f"a record is not a tf.train.Example: {broken}") from None
-    return found
+    return example
 
 
 def _crc_table() -> list[int]:

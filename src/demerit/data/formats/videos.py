@@ -145,7 +145,7 @@ class VideosReader(FolderReader):
 
     def records(self) -> Iterator[Record]:
         """Stream the rows, then the videos without a row."""
-        used: dict[Path, str] = {}
+        users: dict[Path, str] = {}
         columns: set[str] = set()
         yield from report_others(self._label_files)
         for row in read_rows(self._label_files[0]) if self._label_files else ():
@@ -154,10 +154,10 @@ class VideosReader(FolderReader):
             else:
                 cells = LabelCells(row)
                 yield from cells.misspelt(columns)
-                yield from self._read_labelled(row, cells, used)
+                yield from self._read_labelled(row, cells, users)
         for path in videos_under(self.root) if self.only is None else self.only:
-            if path not in used:
-                yield from self._read_unlabelled(path, used)
+            if path not in users:
+                yield from self._read_unlabelled(path, users)
 
     def recorded(self, episode: Episode) -> tuple[float, float]:
         """Return when an episode began and ended: by the date and time in its name, else by when its file was closed.
@@ -174,13 +174,14 @@ class VideosReader(FolderReader):
         if begun is None and self.times != "name":
             return closed - length, closed
         if begun is None or not (self.times == "name" or -SLACK <= closed - length - begun <= CLOSING):
-            named, at = (
-                None if one is None else f"{datetime.fromtimestamp(one):%Y-%m-%d %H:%M:%S}" for one in (begun, closed)
+            start, at = (
+                None if moment is None else f"{datetime.fromtimestamp(moment):%Y-%m-%d %H:%M:%S}"
+                for moment in (begun, closed)
             )
             expected = (
                 "names with the time of the start, soon after whose end the file was closed (--with times=name or "
             )
-            got = f"a file closed at {at}, and {f'{named} in its name' if named else 'no date and time in its name'}"
+            got = f"a file closed at {at}, and {f'{start} in its name' if start else 'no date and time in its name'}"
             raise BadInput(f"the time of {printable(episode.id)}", f"{expected}times=file: use only one)", got)
         return begun, begun + length
 
@@ -194,13 +195,13 @@ class VideosReader(FolderReader):
         trials = dict(self._trials[path] for path in paths)
         if trials:
             (cameras, _), *_ = Counter(tuple(views) for views in trials.values()).most_common(1)
-            found = f"{count_episodes(len(trials))} with the cameras {', '.join(cameras)}, by the names of the videos"
-            return [printable(f"{self.name}: {found} (to turn this off: --with pair-cameras=false)")]
+            summary = f"{count_episodes(len(trials))} with the cameras {', '.join(cameras)}, by the names of the videos"
+            return [printable(f"{self.name}: {summary} (to turn this off: --with pair-cameras=false)")]
         return [
-            f"{printable(folder.name)}: only {one.whole} of {one.trials + one.others} trials have the cameras "
-            f"{', '.join(sorted(one.cameras))}, so each video is an episode of its own (see docs/labels.md)"
-            for folder, one in self._named[1].items()
-            if not one.are_cameras
+            f"{printable(folder.name)}: only {shared.whole} of {shared.trials + shared.others} trials have the cameras "
+            f"{', '.join(sorted(shared.cameras))}, so each video is an episode of its own (see docs/labels.md)"
+            for folder, shared in self._named[1].items()
+            if not shared.are_cameras
         ][:1]
 
     @cached_property
@@ -212,7 +213,7 @@ class VideosReader(FolderReader):
         the trial's name, are episodes of their own.
         """
         trials, folders = self._named
-        shared = {folder: one.cameras for folder, one in folders.items() if one.are_cameras}
+        shared = {folder: group.cameras for folder, group in folders.items() if group.are_cameras}
         rows = Counter(parts[0] for parts in map(self._split, self._row_videos() if shared else ()) if parts)
         return {
             path: (trial, views)
@@ -226,9 +227,9 @@ class VideosReader(FolderReader):
         """Videos by trial and camera, as their names say, and by folder the cameras that most trials share."""
         trials: dict[Path, dict[str, Path]] = {}
         videos = list(videos_under(self.root, is_deep=self.only is None)) if self.pair_cameras else []
-        taken = {path.with_suffix("") for path in videos}
+        trial_names = {path.with_suffix("") for path in videos}
         for path in videos:
-            if (parts := self._split(path)) and parts[0] not in taken:
+            if (parts := self._split(path)) and parts[0] not in trial_names:
                 trials.setdefault(parts[0], {}).setdefault(parts[1], path)
         others = Counter(path.parent for path in videos if not self._split(path))
         sets: dict[Path, Counter[frozenset[str]]] = {}
@@ -237,7 +238,7 @@ class VideosReader(FolderReader):
         folders = {}
         for folder, counts in sets.items():
             if several := [cameras for cameras in counts if len(cameras) > 1]:
-                cameras = max(several, key=lambda one: (counts[one], len(one), sorted(one)))
+                cameras = max(several, key=lambda names: (counts[names], len(names), sorted(names)))
                 folders[folder] = SharedCameras(cameras, counts[cameras], counts.total(), others[folder])
         return trials, folders
 
@@ -284,14 +285,14 @@ class VideosReader(FolderReader):
 
     def _read_labelled(self, row: LabelRow, cells: LabelCells, used: dict[Path, str]) -> Iterator[Record]:
         problems: list[Problem] = []
-        named, cameras = _cameras(cells)
+        name, cameras = _cameras(cells)
         if not cameras:
             names = ", ".join(("file", *COLUMNS["file"]))
             yield Problem("missing video", row.where, f"no column names its video (one of {names})", kept=False)
             return
         videos: dict[str, Path] = {}
-        for camera, given in cameras.items():
-            video = find_video(self.root, given, printable(named or text(given) or row.where))
+        for camera, cell in cameras.items():
+            video = find_video(self.root, cell, printable(name or text(cell) or row.where))
             if isinstance(video, Path):
                 videos[camera] = video
             else:
@@ -301,7 +302,7 @@ class VideosReader(FolderReader):
                 yield problems[0]
             return
         first = next(iter(videos.values()))
-        episode, videos = (named, videos) if named else self._name_cameras(videos)
+        episode, videos = (name, videos) if name else self._name_cameras(videos)
         if self.only is not None and not set(self.only) & set(videos.values()):
             return
         problems = [Problem(problem.kind, printable(episode), problem.detail, kept=True) for problem in problems]
@@ -408,20 +409,20 @@ def find_video(root: Path, given: object, episode: str) -> Path | Problem:
         return Problem("missing video", episode, f"expected the name of a video file, got {got}", kept=False)
     wanted, other = given.strip(), ""
     for suffix in ("", *VIDEO_SUFFIXES):
-        found = path_inside(root, wanted + suffix)
-        if found is None:
+        video = path_inside(root, wanted + suffix)
+        if video is None:
             detail = (
                 f"{wanted!r} is not a path inside the dataset folder (no '..', no absolute path, no link out of it)"
             )
             return Problem("path leaves the folder", episode, detail, kept=False)
-        if not is_file(found):
+        if not is_file(video):
             continue
-        if found.suffix.lower() not in VIDEO_SUFFIXES:
+        if video.suffix.lower() not in VIDEO_SUFFIXES:
             other = f"; the file of that name is not a video ({', '.join(VIDEO_SUFFIXES)})"
-        elif found.stat().st_size == 0:
+        elif video.stat().st_size == 0:
             return Problem("empty video", episode, f"{wanted!r} has 0 bytes", kept=False)
         else:
-            return found
+            return video
     return Problem("missing video", episode, f"there is no video {wanted!r} in the dataset folder{other}", kept=False)
 
 
@@ -446,9 +447,9 @@ def read_time(name: str) -> float | None:
     >>> read_time("run_3") is None, read_time("2026-11-18_14-03-22") == read_time("VID_20261118_140322")
     (True, True)
     """
-    found = DATE_AND_TIME.search(name)
+    match = DATE_AND_TIME.search(name)
     try:
-        return None if found is None else datetime(*map(int, found.groups())).timestamp()  # type: ignore[arg-type]
+        return None if match is None else datetime(*map(int, match.groups())).timestamp()  # type: ignore[arg-type]
     except ValueError:
         return None
 

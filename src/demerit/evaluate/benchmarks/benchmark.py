@@ -150,17 +150,17 @@ class Benchmark:
         `data` is the address of the episodes, for protocols that take goals or examples from them.
         """
         model, _, text = name.partition(":")
-        given = {part.partition("=")[0].strip() for part in text.split(",")}
-        given |= {"goals"} if "goal" in given else set()  # one picture, or one for each task
-        options = {option: value for option, value in self.protocols.get(model, {}).items() if option not in given}
+        names = {part.partition("=")[0].strip() for part in text.split(",")}
+        names |= {"goals"} if "goal" in names else set()  # one picture, or one for each task
+        options = {option: value for option, value in self.protocols.get(model, {}).items() if option not in names}
         return load_model(name, **{key: data if value == THE_DATA else value for key, value in options.items()})
 
     def find_set(self, rows: Sequence[EpisodeLabels]) -> PublishedSet | None:
         """Return which of its published sets these episodes are, None if it has none; refuse any other episodes."""
-        wrong = {one: one.compare(count_parts(one, rows)) for one in self.published}
-        for one, difference in wrong.items():
+        wrong = {candidate: candidate.compare(count_parts(candidate, rows)) for candidate in self.published}
+        for candidate, difference in wrong.items():
             if not difference:
-                return one
+                return candidate
         if not wrong:
             return None
         sets = ", or ".join(map(str, self.published))
@@ -181,7 +181,7 @@ class Benchmark:
     def _looks_otherwise(self, path: Path) -> bool:
         """Whether data is of another format than the benchmark reads; rows of RBM look like nothing else."""
         kind = next((kind for kind, is_this in DETECTORS.items() if is_this(path)), self.reads)
-        has_rows = self.reads == "rbm" and any(found.stem != "labels" for found in path.glob("*.json*"))
+        has_rows = self.reads == "rbm" and any(file.stem != "labels" for file in path.glob("*.json*"))
         return kind != self.reads and not has_rows
 
 
@@ -204,9 +204,9 @@ def load_benchmark(name: str) -> Benchmark:
         other = load_benchmark(name.removeprefix(OWN))
         claim = f"Measures and protocols of {other.name} on other episodes: not comparable with its published figures. "
         return replace(other, name=f"{OWN}{other.name}", claim=claim + other.claim, published=())
-    versions = [known for known in BENCHMARKS if known.partition("@")[0] == name]
-    chosen = max(versions, key=_version) if versions else name
-    benchmark = BENCHMARKS.factory(chosen)()
+    versions = [version for version in BENCHMARKS if version.partition("@")[0] == name]
+    newest = max(versions, key=_version) if versions else name
+    benchmark = BENCHMARKS.factory(newest)()
     if not isinstance(benchmark, Benchmark):
         raise BadInput(name, "a function that returns a Benchmark", f"a {type(benchmark).__name__}")
     return benchmark

@@ -150,9 +150,9 @@ def _mean_leaning(scores: Scores, model: str) -> Floats:
 def _order_effect(scores: Scores, model: str) -> str:
     decided = np.array([pair.verdict != "tie" for pair in scores.preferences], dtype=bool)
     forward, swapped = (column[decided] for column in _leanings(scores, model))
-    known = ~np.isnan(forward) & ~np.isnan(swapped)
-    differ = int((known & (forward != swapped)).sum())
-    return f"{differ} of {int(known.sum())} pairs judged otherwise in the other order"
+    is_known = ~np.isnan(forward) & ~np.isnan(swapped)
+    differ = int((is_known & (forward != swapped)).sum())
+    return f"{differ} of {int(is_known.sum())} pairs judged otherwise in the other order"
 
 
 def _is_comparer(scores: Scores, model: str) -> bool:
@@ -310,8 +310,8 @@ def _grade_finals(scores: Scores, model: str) -> Floats:
     fitted_on = scores.calibration
     if fitted_on is None:
         return grade_by_range(scores.finals(model), *scores.range_of(model))
-    known = ~np.isnan(fitted_on.finals(model)) & ~np.isnan(fitted_on.grades)
-    if not known.any():
+    is_known = ~np.isnan(fitted_on.finals(model)) & ~np.isnan(fitted_on.grades)
+    if not is_known.any():
         raise NotApplicable(f"no scored and graded episode in the split {scores.settings.calibrate_on!r}")
     return fit_thresholds(fitted_on.finals(model), fitted_on.grades, _subsets(fitted_on)).grade(scores.finals(model))
 
@@ -412,8 +412,8 @@ def hold_out_calibration(scores: Scores) -> Scores:
         return scores
     held_out = {row.id for row in scores.episodes if normalize_split(row.split) == "validation"}
     if not held_out or len(held_out) == len(scores.episodes):
-        failed = {row.task for row in scores.episodes if row.success is False}
-        half = set(sorted(failed, key=lambda task: short_hash(task.encode()))[::2])
+        tasks = {row.task for row in scores.episodes if row.success is False}
+        half = set(sorted(tasks, key=lambda task: short_hash(task.encode()))[::2])
         held_out = {row.id for row in scores.episodes if row.task in half}
     measured = scores.where(lambda row: row.id not in held_out)
     return replace(measured, calibration=scores.where(lambda row: row.id in held_out))
@@ -559,11 +559,11 @@ def _values_and_times(scores: Scores, model: str, perturbation: str) -> Columns:
             values.append([])
             times.append([])
             continue
-        moved = reward.at > 0 if perturbation == SHUFFLED else reward.at >= 0
+        is_moved = reward.at > 0 if perturbation == SHUFFLED else reward.at >= 0
         key = ("frames", perturbation, row.id, row.frames)
         order = scores.compute_once(key, lambda row=row: frame_order(perturbation, row.id, row.frames))  # type: ignore[misc]
-        values.append(reward.value[moved])
-        times.append(order[reward.at[moved]])
+        values.append(reward.value[is_moved])
+        times.append(order[reward.at[is_moved]])
     return values, times
 
 
@@ -591,15 +591,15 @@ def _progress_correlations(scores: Scores, model: str) -> Floats:
 
 def _along_curves(scores: Scores, model: str) -> list[tuple[Floats, Floats]]:
     """Values and true progress at the scored frames whose truth is known; empty where unscored."""
-    found = []
+    curves = []
     for row, reward in zip(scores.episodes, scores.rewards_of(model), strict=True):
         if reward is None or not reward.scored or row.curve is None or len(row.curve) <= int(reward.at[-1]):
-            found.append((np.zeros(0), np.zeros(0)))
+            curves.append((np.zeros(0), np.zeros(0)))
             continue
         truth = row.curve[reward.at].astype(np.float64)
-        known = ~np.isnan(truth)
-        found.append((reward.value.astype(np.float64)[known], truth[known]))
-    return found
+        is_known = ~np.isnan(truth)
+        curves.append((reward.value.astype(np.float64)[is_known], truth[is_known]))
+    return curves
 
 
 def _constant_along_curve(scores: Scores, model: str) -> int:
@@ -666,8 +666,8 @@ def _moment(name: str, column: str, unit: str = "events", note: str = "", lower_
     def undefined(scores: Scores, model: str) -> int:
         falls = _falls(scores, model)
         scored = [reward is not None and reward.scored for reward in scores.rewards_of(model)]
-        seen = np.repeat(np.array(scored, dtype=bool), [len(row.events) for row in scores.episodes])
-        return int((np.isnan(getattr(falls, column)) & seen & (falls.unseen | ~np.isnan(falls.drop))).sum())
+        is_scored = np.repeat(np.array(scored, dtype=bool), [len(row.events) for row in scores.episodes])
+        return int((np.isnan(getattr(falls, column)) & is_scored & (falls.unseen | ~np.isnan(falls.drop))).sum())
 
     return MetricSpec(
         name,
@@ -699,8 +699,8 @@ def _probe_matrix(scores: Scores, model: str) -> Floats:
 
 def _final_under(scores: Scores, model: str, video: EpisodeLabels, probe: EpisodeLabels) -> float:
     # a model that does not read the instruction was asked once only
-    same = video is probe or not scores.cards[model].reads_instruction
-    reward = scores.reward(model, video.id, AS_RECORDED if same else under_instruction(probe.instruction))
+    is_same = video is probe or not scores.cards[model].reads_instruction
+    reward = scores.reward(model, video.id, AS_RECORDED if is_same else under_instruction(probe.instruction))
     return NAN if reward is None else reward.final
 
 

@@ -118,7 +118,7 @@ def _comparisons(
     benchmark: Benchmark, scores: Scores, lines: Sequence[MeasureLine], headline: Sequence[str], models: Sequence[str]
 ) -> tuple[Versus, ...]:
     """Compare every two models, and every model with the best control, by each headline metric."""
-    found: list[tuple[str, str, str, Comparison]] = []
+    comparisons: list[tuple[str, str, str, Comparison]] = []
     for name in headline:
         metric, measures = benchmark.metric(name), _by_model(lines, name)
         pairs = [pair for pair in combinations(models, 2) if set(pair) <= set(measures)]
@@ -127,11 +127,11 @@ def _comparisons(
             pairs += [(model, best)] if best is not None and (best, model) not in pairs else []
         for first, second in dict.fromkeys(pairs):
             compared = _compare(metric, scores, first, second)
-            found += [(first, second, name, compared[0])] if compared is not None else []
-    adjusted = holm({str(i): compared.p for i, (*_, compared) in enumerate(found)})
+            comparisons += [(first, second, name, compared[0])] if compared is not None else []
+    adjusted = holm({str(i): compared.p for i, (*_, compared) in enumerate(comparisons)})
     return tuple(
         Versus(first, second, name, result.difference, result.low, result.high, result.p, adjusted[str(i)], result.n)
-        for i, (first, second, name, result) in enumerate(found)
+        for i, (first, second, name, result) in enumerate(comparisons)
     )
 
 
@@ -153,19 +153,19 @@ def _decide(
     benchmark: Benchmark, scores: Scores, lines: Sequence[MeasureLine], headline: Sequence[str], controls: Sequence[str]
 ) -> Iterator[ControlVerdict]:
     """Decide by each headline measure whether each model beats the controls, those given as models included."""
-    known = {*CONTROLS, *controls}
+    all_controls = {*CONTROLS, *controls}
     for model in (name for name in scores.cards if name not in controls):
         for metric in (benchmark.metric(name) for name in headline):
             measures = _by_model(lines, metric.name)
             if not metric.has_controls or model not in measures or not measures[model].known:
                 continue
-            rivals = [name for name in measures if name in known - {model} and measures[name].known]
+            rivals = [name for name in measures if name in all_controls - {model} and measures[name].known]
             topped = [name for name in rivals if name in metric.top_by_construction]
-            found = {name: _compare(metric, scores, model, name) for name in rivals if name not in topped}
+            comparisons = {name: _compare(metric, scores, model, name) for name in rivals if name not in topped}
             selected = metric.select(scores)
             verdict = decide(
                 model,
-                {name: pair for name, pair in found.items() if pair is not None},
+                {name: pair for name, pair in comparisons.items() if pair is not None},
                 higher_is_better=not metric.lower_is_better,
                 level=scores.settings.resampling.level,
                 resampled=measures[model].resampled,
@@ -216,9 +216,9 @@ def _unmet_expectations(scores: Scores, lines: list[MeasureLine]) -> Iterator[st
             if line.model != name or line.part or expected is None or not expected.exact:
                 continue
             if not expected.fits(line.measure):
-                got, want = f"{line.measure.value:.3f}", f"{expected.value:.3f}"
+                actual, want = f"{line.measure.value:.3f}", f"{expected.value:.3f}"
                 yield (
-                    f"The control {name} scores {got} in {label(line.measure.name)} where theory says {want} "
+                    f"The control {name} scores {actual} in {label(line.measure.name)} where theory says {want} "
                     f"({expected.why}): do not trust this measure on this data."
                 )
 

@@ -110,7 +110,7 @@ def load_data(
     options = options or RunOptions()
     dataset = data if isinstance(data, Dataset) else _open(benchmark, data, options)
     episodes: list[Episode] = []
-    found: list[EpisodeLabels] = []
+    all_labels: list[EpisodeLabels] = []
     preferences: list[Preference] = []
     selection = LabelSelection(options.sources, use_test_split=True, use_unchecked=options.unverified)
     for record in dataset.records():
@@ -119,7 +119,7 @@ def load_data(
         elif _is_measured(benchmark, options, record) and (options.limit is None or len(episodes) < options.limit):
             if (taken := selection.take(record)) is not None:
                 episodes.append(taken)
-                found.append(benchmark.labels_of(taken))  # now, while its video's times are in memory
+                all_labels.append(benchmark.labels_of(taken))  # now, while its video's times are in memory
     checks = tuple(selection.describe_checks())
     if not episodes:
         got = " ".join((f"no episode at {dataset.address or dataset.name}.", *checks)).rstrip(".")
@@ -127,16 +127,16 @@ def load_data(
         raise BadInput(benchmark.name, benchmark.data, got + hint)
     ids = {episode.id for episode in episodes}
     preferences = preferences if benchmark.pairs is None else benchmark.pairs(episodes)
-    known = [pair for pair in preferences if pair.a in ids and pair.b in ids]
+    pairs = [pair for pair in preferences if pair.a in ids and pair.b in ids]
     counts = selection.labels
-    counts.add(known, options.sources)
-    kept = select_labels(known, options.sources)
+    counts.add(pairs, options.sources)
+    kept = select_labels(pairs, options.sources)
     problems = tuple(
         f"The dataset has a problem: {row['problem']}, {count_episodes(row['episodes'])} "
         f"({'kept' if row['kept'] else 'skipped'}), e.g. {row['first']}."
         for row in dataset.problems.rows()
     )
-    labels, notes = apply_categories(found, options.categories)
+    labels, notes = apply_categories(all_labels, options.categories)
     split = options.settings.calibrate_on
     rows = [row for row in labels if not split or not same_split(row.split, split)]
     published = benchmark.find_set(rows)
@@ -164,9 +164,9 @@ def run_benchmark(
     """
     options = options or RunOptions()
     loaded = data if isinstance(data, BenchmarkData) else load_data(benchmark, data, options)
-    given = [benchmark.load_model(model, loaded.address) if isinstance(model, str) else model for model in models]
-    whole, (loaded, seen) = loaded, leave_out_seen(given, loaded, options.include_seen)
-    scorers, controls = _with_controls(given, options)
+    candidates = [benchmark.load_model(model, loaded.address) if isinstance(model, str) else model for model in models]
+    whole, (loaded, seen) = loaded, leave_out_seen(candidates, loaded, options.include_seen)
+    scorers, controls = _with_controls(candidates, options)
     rewards = [
         scored
         for model in scorers
@@ -191,7 +191,7 @@ def run_benchmark(
     )
     results = compute_results(benchmark, Scores.of(report, options.settings), controls)
     figures = find_figures(loaded.published, report.cards, results.lines)
-    leaks = [*describe_unknown(given), *describe_leaks(find_leaks(loaded.episodes))]
+    leaks = [*describe_unknown(candidates), *describe_leaks(find_leaks(loaded.episodes))]
     # Problems of the data first: they explain much of what follows, such as measures without instructions.
     warnings = (
         *loaded.problems,
@@ -201,8 +201,8 @@ def run_benchmark(
         *results.warnings,
     )
     if figures and len(loaded.episodes) < len(whole.episodes) and not seen.by_model.keys() <= {*seen.goals}:
-        left = f"{len(loaded.episodes)} of {len(whole.episodes)} episodes"
-        warnings = (f"No published figure is shown: they rest on all episodes, and these on {left}.", *warnings)
+        share = f"{len(loaded.episodes)} of {len(whole.episodes)} episodes"
+        warnings = (f"No published figure is shown: they rest on all episodes, and these on {share}.", *warnings)
         figures = ()
     return with_results(replace(report, warnings=warnings, published=figures), benchmark, results)
 
@@ -295,14 +295,14 @@ def _is_measured(benchmark: Benchmark, options: RunOptions, episode: Episode) ->
 
 
 def _open(benchmark: Benchmark, data: str | Path | Sequence[str], options: RunOptions) -> Dataset:
-    given = [str(data)] if isinstance(data, (str, Path)) else data
-    addresses = [benchmark.address(one) for one in given or [""]]
-    chosen = {**benchmark.options, **options.reader}
+    sources = [str(data)] if isinstance(data, (str, Path)) else data
+    addresses = [benchmark.address(source) for source in sources or [""]]
+    settings = {**benchmark.options, **options.reader}
     if options.settings.calibrate_on:
-        chosen.pop("split", None)  # the calibration split is needed as well
+        settings.pop("split", None)  # the calibration split is needed as well
     if benchmark.reads and not all(address.startswith(f"{benchmark.reads}:") for address in addresses):
-        chosen = dict(options.reader)  # the benchmark's options are for another format
-    return open_dataset(addresses, camera=options.camera, **chosen)
+        settings = dict(options.reader)  # the benchmark's options are for another format
+    return open_dataset(addresses, camera=options.camera, **settings)
 
 
 def _with_controls(models: list[RewardModel], options: RunOptions) -> tuple[list[RewardModel], tuple[str, ...]]:
@@ -310,8 +310,8 @@ def _with_controls(models: list[RewardModel], options: RunOptions) -> tuple[list
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise BadInput("models", "each model once", f"{', '.join(twice)} twice")
-    added = [load_model(name) for name in CONTROLS if options.controls and name not in names]
-    return [*models, *added], tuple(model.card.name for model in added)
+    controls = [load_model(name) for name in CONTROLS if options.controls and name not in names]
+    return [*models, *controls], tuple(model.card.name for model in controls)
 
 
 def _perturbations(benchmark: Benchmark, data: BenchmarkData, options: RunOptions) -> list[Perturbation]:
@@ -347,9 +347,9 @@ def _score(
         return  # its rewards would be the same
     folder = rewards_folder(out, card, name, options.frames)
     episodes = [perturbation.apply(episode) for episode in data.episodes if episode.id in perturbation.episodes]
-    given: dict[str, Any] = {} if options.workers is None else {"workers": options.workers}
+    worker_option: dict[str, Any] = {} if options.workers is None else {"workers": options.workers}
     dataset = Dataset(ListReader(data.address, episodes), data.address)
-    job = ScoreJob(model, dataset, folder, options.frames, options.batch, retry=options.retry, **given)
+    job = ScoreJob(model, dataset, folder, options.frames, options.batch, retry=options.retry, **worker_option)
     what = card.name if name == AS_RECORDED else f"{card.name} ({name})"
     score(job, lambda progress: on_progress(what, progress))
     yield from (ScoredUnder(reward, name) for reward in RewardStore(folder) if reward.episode in perturbation.episodes)

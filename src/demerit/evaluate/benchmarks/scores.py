@@ -148,10 +148,10 @@ def read_categories(path: str | Path) -> dict[str, str]:
             if not {"instruction", "category"} <= set(rows.fieldnames or []):
                 raise BadInput(str(path), expected, list(rows.fieldnames or []))
             for row in rows:
-                instruction, given = row["instruction"] or "", row["category"] or ""
-                kind = given.strip().lower()
+                instruction, cell = row["instruction"] or "", row["category"] or ""
+                kind = cell.strip().lower()
                 if kind not in KNOWN_CATEGORIES:
-                    raise UnknownName(f"category (of {instruction!r} in {path})", given, KNOWN_CATEGORIES)
+                    raise UnknownName(f"category (of {instruction!r} in {path})", cell, KNOWN_CATEGORIES)
                 if table.setdefault(task_name(instruction), kind) != kind:
                     both = f"{table[task_name(instruction)]} and {kind}"
                     raise BadInput(str(path), f"one category for {instruction!r}", both)
@@ -166,11 +166,11 @@ def apply_categories(
     """Set each episode's category from the table; also return a note if instructions are missing in it."""
     if not table:
         return tuple(labels), ()
-    changed = tuple(replace(row, category=table.get(task_name(row.instruction), row.category)) for row in labels)
+    rows = tuple(replace(row, category=table.get(task_name(row.instruction), row.category)) for row in labels)
     tasks = {task_name(row.instruction) for row in labels if row.instruction}
     missing = len(tasks - set(table))
     note = f"Categories are by a table; {missing} of {len(tasks)} instructions are not in it, and sorted by the rules."
-    return changed, (note,) if missing else ()
+    return rows, (note,) if missing else ()
 
 
 # Perturbations
@@ -218,12 +218,12 @@ def demonstrations(labels: Sequence[EpisodeLabels]) -> list[EpisodeLabels]:
 
 def instruction_probes(labels: Sequence[EpisodeLabels]) -> dict[str, EpisodeLabels]:
     """Choose one demonstration for each of at most 8 tasks, by task; the choice depends on ids and task names only."""
-    chosen: dict[str, EpisodeLabels] = {}
+    probes: dict[str, EpisodeLabels] = {}
     for row in sorted(demonstrations(labels), key=lambda row: short_hash(row.id.encode())):
         if row.instruction:
-            chosen.setdefault(row.instruction.strip().lower(), row)
-    tasks = sorted(chosen, key=lambda task: short_hash(task.encode()))[:MAX_PROBES]
-    return {task: chosen[task] for task in tasks}
+            probes.setdefault(row.instruction.strip().lower(), row)
+    tasks = sorted(probes, key=lambda task: short_hash(task.encode()))[:MAX_PROBES]
+    return {task: probes[task] for task in tasks}
 
 
 def under_instruction(instruction: str) -> str:
@@ -233,14 +233,14 @@ def under_instruction(instruction: str) -> str:
 
 def list_perturbations(kinds: Collection[str], labels: Sequence[EpisodeLabels]) -> list[Perturbation]:
     """List every perturbation that a benchmark asks for, `as recorded` first."""
-    listed = [Perturbation(AS_RECORDED, frozenset(row.id for row in labels))]
+    perturbations = [Perturbation(AS_RECORDED, frozenset(row.id for row in labels))]
     shown = frozenset(row.id for row in demonstrations(labels))
-    listed += [Perturbation(kind, shown) for kind in (REVERSED, SHUFFLED) if kind in kinds and shown]
+    perturbations += [Perturbation(kind, shown) for kind in (REVERSED, SHUFFLED) if kind in kinds and shown]
     probes = instruction_probes(labels).values() if INSTRUCTION in kinds else ()
     for probe in probes:
         others = frozenset(other.id for other in probes if other is not probe)
-        listed += [Perturbation(under_instruction(probe.instruction), others)] if others else []
-    return listed
+        perturbations += [Perturbation(under_instruction(probe.instruction), others)] if others else []
+    return perturbations
 
 
 # Episodes that a model learned from
@@ -383,8 +383,8 @@ class Scores:
 
     def returns(self, model: str, how: Return) -> Floats:
         """Return the sum, mean or last of each episode's values, NaN = unscored."""
-        known = self.compute_once(("returns", model, how), lambda: self._all_returns(model, how))
-        return np.array([known.get(id, NAN) for id in self.ids], dtype=np.float64)
+        values = self.compute_once(("returns", model, how), lambda: self._all_returns(model, how))
+        return np.array([values.get(id, NAN) for id in self.ids], dtype=np.float64)
 
     def _all_returns(self, model: str, how: Return) -> dict[str, float]:
         rewards = self.rewards.get((model, AS_RECORDED), {})
@@ -460,8 +460,8 @@ class Scores:
         """
         progress = np.array([NAN if row.progress is None else float(row.progress) for row in self.episodes])
         columns = {"progress": progress, "grade": self.grades, "success": self.success}
-        known = {name: int((~np.isnan(column)).sum()) for name, column in columns.items()}
-        name = max(columns, key=lambda column: known[column])  # the first of the largest
+        counts = {name: int((~np.isnan(column)).sum()) for name, column in columns.items()}
+        name = max(columns, key=lambda column: counts[column])  # the first of the largest
         return columns[name], name
 
 

@@ -54,12 +54,12 @@ def rank_codes(labels: Labels | None, length: int, name: str = "clusters") -> tu
     """
     if labels is None:
         return np.arange(length, dtype=np.int64), tuple(range(length))
-    listed = list(labels.tolist() if isinstance(labels, np.ndarray) else labels)
-    if len(listed) != length:
-        raise BadInput(name, f"{length} labels", len(listed))
-    known = tuple(sorted(set(listed), key=lambda label: (str(label), repr(label))))
-    position = {label: i for i, label in enumerate(known)}
-    return np.array([position[label] for label in listed], dtype=np.int64), known
+    rows = list(labels.tolist() if isinstance(labels, np.ndarray) else labels)
+    if len(rows) != length:
+        raise BadInput(name, f"{length} labels", len(rows))
+    values = tuple(sorted(set(rows), key=lambda label: (str(label), repr(label))))
+    position = {label: i for i, label in enumerate(values)}
+    return np.array([position[label] for label in rows], dtype=np.int64), values
 
 
 def pick(labels: Labels | None, keep: Bools) -> list[Hashable] | None:
@@ -144,8 +144,8 @@ class Measure:
     def __str__(self) -> str:
         """Return value, interval and counts on one line."""
         if not self.known:
-            left = f", {self.unscored} unscored" if self.unscored else ""
-            return f"{self.name}: nothing to measure (0 {self.unit}{left})"
+            rest = f", {self.unscored} unscored" if self.unscored else ""
+            return f"{self.name}: nothing to measure (0 {self.unit}{rest})"
         span = "interval unknown" if math.isnan(self.low) else f"{self.low:.3f} to {self.high:.3f}"
         extra = [f"{self.n} {self.unit}"]
         extra += [f"{self.ties} ties"] if self.ties else []
@@ -232,9 +232,9 @@ class Tally:
             notes.append("one cluster: the interval cannot be known")
             return self._measure(value, (NAN, NAN), size, resampling, "; ".join(notes))
         draws = replicates([self.statistic], codes, size, resampling)[0]
-        lost = int(np.isnan(draws).sum())
-        if lost:
-            notes.append(f"undefined in {lost} of {resampling.resamples} resamples, which are left out")
+        losses = int(np.isnan(draws).sum())
+        if losses:
+            notes.append(f"undefined in {losses} of {resampling.resamples} resamples, which are left out")
         if size != len(self.clusters):
             notes.append("one cluster: rows resampled as if independent")
         return self._measure(value, percentiles(draws, resampling.level), size, resampling, "; ".join(notes))
@@ -452,12 +452,12 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     With p_(1) <= ... <= p_(m): adjusted_(i) = max over j <= i of min(1, (m - j + 1) p_(j)). NaN stays NaN and does not
     count as a comparison.
     """
-    known = sorted((p, name) for name, p in p_values.items() if not isnan(p))
+    pairs = sorted((p, name) for name, p in p_values.items() if not isnan(p))
     adjusted: dict[str, float] = {}
     worst = 0.0
-    for i, (p, name) in enumerate(known):
+    for i, (p, name) in enumerate(pairs):
         if not 0 <= p <= 1:
             raise BadInput(f"p-value of {name!r}", "a number from 0 to 1", p)
-        worst = max(worst, min(1.0, (len(known) - i) * p))
+        worst = max(worst, min(1.0, (len(pairs) - i) * p))
         adjusted[name] = worst
     return {name: adjusted.get(name, NAN) for name in p_values}

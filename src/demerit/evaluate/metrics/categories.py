@@ -154,10 +154,10 @@ def category(instruction: str) -> Category:
     text = re.sub(r"\b(?:the )?robot\b(?! arm)|[.,;:!?()\[\]\n]+", " , ", instruction.lower().replace("’", "'"))
     text = " ".join(re.findall(r"[\w'&-]+|,", text))
     text = " ".join(_BY_BODY.sub(" , ", _MOVES_BODY.sub(" , ", text)).split())
-    found = [_step_category(step) for step in _steps(text)]
+    kinds = [_step_category(step) for step in _steps(text)]
     if any(phrase.search(text) for phrase in _ON_ITS_LIKE):
-        found.append(Category.STACK)
-    return max(found, key=lambda kind: kind.complexity, default=Category.OTHER)
+        kinds.append(Category.STACK)
+    return max(kinds, key=lambda kind: kind.complexity, default=Category.OTHER)
 
 
 def _steps(text: str) -> list[str]:
@@ -184,9 +184,9 @@ _PARTICLES = ("up", "down", "off", "out", "on", "over")
 
 def _plain_verb(word: str, first: bool) -> str | None:
     """Return the known verb that the word is a form of: wiping, wipe; a first word may be misspelt: pikc, pick."""
-    known = next((form for form in word_forms(word) if form in _CATEGORY_OF), None)
+    verb_form = next((form for form in word_forms(word) if form in _CATEGORY_OF), None)
     alike = [verb for verb in _CATEGORY_OF if verb[0] == word[0]]
-    return known or next(iter(get_close_matches(word, alike, n=1, cutoff=0.75) if first else []), None)
+    return verb_form or next(iter(get_close_matches(word, alike, n=1, cutoff=0.75) if first else []), None)
 
 
 def _step_category(step: str) -> Category:

@@ -65,8 +65,8 @@ def falls_at(
     if not len(values) == len(at) == len(starts):
         lengths = (len(values), len(at), len(starts))
         raise BadInput("failure moment", "a curve, its frames and a start per event", lengths)
-    found = [_look(values[i], at[i], int(starts[i]), window, delta) for i in range(len(starts))]
-    table = np.array(found, dtype=np.float64).reshape(len(found), 5)
+    looks = [_look(values[i], at[i], int(starts[i]), window, delta) for i in range(len(starts))]
+    table = np.array(looks, dtype=np.float64).reshape(len(looks), 5)
     return Falls(table[:, 0], table[:, 1], table[:, 2] == 1, table[:, 3] == 1, table[:, 4], delta)
 
 

@@ -41,8 +41,8 @@ def grade_by_range(values: npt.ArrayLike, low: float | None, high: float | None)
         raise BadInput("range of the values", expected, (low, high))
     share = (numbers("values", values) - low) / (high - low)
     slack = 1e-6
-    known = share[~np.isnan(share)]
-    if known.size and (known.min() < -slack or known.max() > 1 + slack):
+    scored_share = share[~np.isnan(share)]
+    if scored_share.size and (scored_share.min() < -slack or scored_share.max() > 1 + slack):
         raise BadInput("values", f"numbers from {low:g} to {high:g}", "one outside")
     return np.clip(np.floor(1 + (GRADES - 1) * share + 0.5), 1, GRADES)
 
@@ -128,10 +128,10 @@ def group_wise_error(
     off = np.abs(guess - grades)[keep]
     codes, labels = rank_codes(pick(clusters, keep), len(off))
     parts = np.concatenate([member * off[:, None], member], axis=1)
-    lost = len(set(pick(subsets, judged) or [])) - len(names)
-    note = f"{lost} subsets wholly unscored" if lost else ""
+    unscored_subsets = len(set(pick(subsets, judged) or [])) - len(names)
+    note = f"{unscored_subsets} subsets wholly unscored" if unscored_subsets else ""
     statistic = Additive(parts, _mean_of_ratios)
-    counts = {"subsets": len(names), "unscored subsets": lost}
+    counts = {"subsets": len(names), "unscored subsets": unscored_subsets}
     return Tally("mae_group_wise", "episodes", statistic, codes, labels, len(off), missing, counts=counts, note=note)
 
 
@@ -145,8 +145,8 @@ def _grades(name: str, values: npt.ArrayLike, length: int) -> Floats:
 def _mean_of_ratios(sums: Floats) -> Floats:
     half = sums.shape[1] // 2
     each = ratio(sums[:, :half], sums[:, half:])
-    there = ~np.isnan(each)
-    return ratio(np.where(there, each, 0.0).sum(axis=1), there.sum(axis=1).astype(np.float64))
+    is_defined = ~np.isnan(each)
+    return ratio(np.where(is_defined, each, 0.0).sum(axis=1), is_defined.sum(axis=1).astype(np.float64))
 
 
 def _monotone(cost: Floats) -> tuple[Ints, float]:
@@ -158,11 +158,11 @@ def _monotone(cost: Floats) -> tuple[Ints, float]:
         for g in range(cost.shape[1]):
             came[i, g] = int(np.argmin(best[i - 1, : g + 1]))
             best[i, g] = cost[i, g] + best[i - 1, came[i, g]]
-    chosen = np.empty(len(cost), dtype=np.int64)
-    chosen[-1] = int(np.argmin(best[-1]))
+    path = np.empty(len(cost), dtype=np.int64)
+    path[-1] = int(np.argmin(best[-1]))
     for i in range(len(cost) - 1, 0, -1):
-        chosen[i - 1] = came[i, chosen[i]]
-    return chosen + 1, float(best[-1].min())
+        path[i - 1] = came[i, path[i]]
+    return path + 1, float(best[-1].min())
 
 
 def _cuts(distinct: Floats, assigned: Ints) -> tuple[float, float, float, float]:

@@ -146,8 +146,10 @@ def rank_policies(
     unit = np.eye(len(fit.estimates))
     pairs = [(a, b) for a, b in combinations(range(size), 2) if groups[a] == groups[b]]
     pairs = [(a, b) if fit.estimates[a] >= fit.estimates[b] else (b, a) for a, b in pairs]
-    found = find_intervals(fit, np.array([unit[a] - unit[b] for a, b in pairs]).reshape(-1, len(unit)), level)
-    differences = tuple(PolicyDifference(names[a], names[b], *row) for (a, b), row in zip(pairs, found, strict=True))
+    intervals = find_intervals(fit, np.array([unit[a] - unit[b] for a, b in pairs]).reshape(-1, len(unit)), level)
+    differences = tuple(
+        PolicyDifference(names[a], names[b], *row) for (a, b), row in zip(pairs, intervals, strict=True)
+    )
     p_values = {pair: row.p for pair, row in zip(pairs, differences, strict=True)}
 
     record = count_outcomes(table)
@@ -209,10 +211,10 @@ def count_outcomes(table: ComparisonTable, groups: Ints | None = None) -> Ints:
     totals = table.counts.sum(axis=0)
     if groups is not None:
         totals = totals * (groups[first] == groups[second])[:, None]
-    found = np.zeros((len(table.policies), 3))
-    np.add.at(found, first, totals)
-    np.add.at(found, second, totals[:, [1, 0, 2]])
-    return found.astype(np.int64)
+    counts = np.zeros((len(table.policies), 3))
+    np.add.at(counts, first, totals)
+    np.add.at(counts, second, totals[:, [1, 0, 2]])
+    return counts.astype(np.int64)
 
 
 def find_reach(table: ComparisonTable, tied_links: bool) -> Bools:
@@ -231,9 +233,9 @@ def find_reach(table: ComparisonTable, tied_links: bool) -> Bools:
 def fit_davidson(table: ComparisonTable, groups: Ints, with_order: bool) -> DavidsonFit | None:
     """Maximise the likelihood of the comparisons inside groups; None if they do not determine the parameters."""
     inside = groups[table.cells[:, 0]] == groups[table.cells[:, 1]]
-    first, second, known = table.cells[inside].T
+    first, second, order = table.cells[inside].T
     counts = table.counts[:, inside][table.counts[:, inside].any(axis=(1, 2))]
-    ordered = int(counts[:, known > 0].sum()) if with_order else 0
+    ordered = int(counts[:, order > 0].sum()) if with_order else 0
     tied, size = bool(counts[..., 2].any()), len(table.policies)
     counts = counts[..., : 2 + tied]
     design = np.zeros((len(first), 2 + tied, size + tied + (ordered > 0)))
@@ -243,7 +245,7 @@ def fit_davidson(table: ComparisonTable, groups: Ints, with_order: bool) -> Davi
         design[cell, 2, first] = design[cell, 2, second] = 0.5
         design[:, 2, size] = 1.0
     if ordered:
-        design[:, 0, -1], design[:, 1, -1] = known / 2, -known / 2
+        design[:, 0, -1], design[:, 1, -1] = order / 2, -order / 2
     gauge = np.zeros((design.shape[2],) * 2)  # fixes the sum of each group's strengths
     gauge[:size, :size] = groups[:, None] == groups[None, :]
     games = counts.sum(axis=2)
@@ -286,9 +288,9 @@ def find_intervals(fit: DavidsonFit, contrasts: Floats, level: float) -> list[tu
     total, variance, unknown = fit.informations.sum(axis=0), np.zeros(len(values)), np.zeros(len(values), dtype=bool)
     for score, information in zip(fit.scores, fit.informations, strict=True):
         curvature, axes = np.linalg.eigh(total - information)
-        lost, along = curvature < FLAT, contrasts @ axes
-        variance += (sites - 1) / sites * (along[:, ~lost] @ (score @ axes[:, ~lost] / curvature[~lost])) ** 2
-        unknown |= (np.abs(along[:, lost]) > 1e-6).any(axis=1)  # noqa: PLR2004
+        is_flat, along = curvature < FLAT, contrasts @ axes
+        variance += (sites - 1) / sites * (along[:, ~is_flat] @ (score @ axes[:, ~is_flat] / curvature[~is_flat])) ** 2
+        unknown |= (np.abs(along[:, is_flat]) > 1e-6).any(axis=1)  # noqa: PLR2004
     error = np.where(unknown | (variance < 1e-18), NAN, np.sqrt(variance))  # noqa: PLR2004
     mass = student_mass(sites - 1)
     reach = np.sqrt(sites - 1) * np.tan(np.interp(level, mass, ANGLES)) * error

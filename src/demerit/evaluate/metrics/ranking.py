@@ -146,16 +146,16 @@ def _split_levels(groups: Ints, level: Ints, returns: Floats, rows: Ints) -> lis
     """Tell apart every two of these rows that have one group and unequal levels."""
     splits = []
     for digit in range(int(level[rows].max(initial=0)).bit_length()):
-        same = groups * (int(level.max()) + 1) + (level >> (digit + 1))
-        order = rows[np.lexsort((returns[rows], same[rows]))]
+        bucket = groups * (int(level.max()) + 1) + (level >> (digit + 1))
+        order = rows[np.lexsort((returns[rows], bucket[rows]))]
         better = (level[order] >> digit) & 1 == 1
-        _, group, size = np.unique(same[order], return_inverse=True, return_counts=True)
+        _, group, size = np.unique(bucket[order], return_inverse=True, return_counts=True)
         above = np.bincount(group.reshape(-1), better)
-        mixed = ((above > 0) & (above < size))[group.reshape(-1)]
-        order, better = order[mixed], better[mixed]
+        is_mixed = ((above > 0) & (above < size))[group.reshape(-1)]
+        order, better = order[is_mixed], better[is_mixed]
         if not len(order):
             continue
-        group, value = same[order], returns[order]
+        group, value = bucket[order], returns[order]
         starts = np.flatnonzero(np.append(True, (group[1:] != group[:-1]) | (value[1:] != value[:-1])))
         tie = np.searchsorted(starts, np.arange(len(order)), side="right")
         spans = (
@@ -214,9 +214,9 @@ def judgement_agreement(margin: npt.ArrayLike, verdicts: Verdicts, *, clusters: 
         verdicts: human verdicts 'a', 'b' or 'tie'.
         clusters: the task of each judgement; None resamples judgements.
     """
-    said, decided = _verdicts(verdicts)
-    credit = pair_credit(numbers("margin", margin, len(said))[decided], said[decided] == "a")
-    return _agreement("judgement_agreement", credit, said, decided, clusters)
+    answers, decided = _verdicts(verdicts)
+    credit = pair_credit(numbers("margin", margin, len(answers))[decided], answers[decided] == "a")
+    return _agreement("judgement_agreement", credit, answers, decided, clusters)
 
 
 def both_orders_agreement(leaning: npt.ArrayLike, verdicts: Verdicts, *, clusters: Labels | None = None) -> Tally:
@@ -230,10 +230,10 @@ def both_orders_agreement(leaning: npt.ArrayLike, verdicts: Verdicts, *, cluster
         verdicts: human verdicts 'a', 'b' or 'tie'.
         clusters: the task of each judgement; None resamples judgements.
     """
-    said, decided = _verdicts(verdicts)
-    leans = numbers("leaning", leaning, len(said))[decided]
-    credit = (np.where(said[decided] == "a", leans, -leans) + 1) / 2
-    return _agreement("both_orders_agreement", credit, said, decided, clusters)
+    answers, decided = _verdicts(verdicts)
+    leans = numbers("leaning", leaning, len(answers))[decided]
+    credit = (np.where(answers[decided] == "a", leans, -leans) + 1) / 2
+    return _agreement("both_orders_agreement", credit, answers, decided, clusters)
 
 
 def pair_credit(margin: Floats, first_is_better: Bools) -> Floats:
@@ -256,10 +256,10 @@ def _return(values: Floats, how: Return) -> float:
 
 
 def _verdicts(verdicts: Verdicts) -> tuple[npt.NDArray[Any], Bools]:
-    said = np.array(verdicts, dtype=str)
-    if said.ndim != 1 or not bool(np.isin(said, ("a", "b", "tie")).all()):
-        raise BadInput("verdicts", "'a', 'b' or 'tie' per pair", sorted(set(said.ravel().tolist())))
-    return said, said != "tie"
+    answers = np.array(verdicts, dtype=str)
+    if answers.ndim != 1 or not bool(np.isin(answers, ("a", "b", "tie")).all()):
+        raise BadInput("verdicts", "'a', 'b' or 'tie' per pair", sorted(set(answers.ravel().tolist())))
+    return answers, answers != "tie"
 
 
 def _agreement(name: str, credit: Floats, said: npt.NDArray[Any], decided: Bools, clusters: Labels | None) -> Tally:
@@ -291,8 +291,8 @@ def diagonal_share(matrix: npt.ArrayLike, *, clusters: Labels | None = None) -> 
     keep = ~np.isnan(shares)
     labels: list[Hashable] = list(range(len(shares))) if clusters is None else list(clusters)
     missing, undefined = int(unscored.sum()), int((~keep & ~unscored).sum())
-    name, chosen = "instruction_diagonal_share", pick(labels, keep)
-    return mean_tally(name, "instructions", shares[keep], chosen, unscored=missing, undefined=undefined)
+    name, groups = "instruction_diagonal_share", pick(labels, keep)
+    return mean_tally(name, "instructions", shares[keep], groups, unscored=missing, undefined=undefined)
 
 
 def right_instruction(right: npt.ArrayLike, wrong: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:
@@ -366,10 +366,10 @@ def order_correlations(
         column = numbers("values", curve)
         when = np.arange(len(column)) if times is None else numbers("times", times[i], len(column))
         missing = not len(column) or bool(np.isnan(column).any())
-        found = float("nan") if missing else correlate(column, when)
-        value.append(found)
+        correlation = float("nan") if missing else correlate(column, when)
+        value.append(correlation)
         unscored.append(missing)
-        undefined.append(not missing and bool(np.isnan(found)))
+        undefined.append(not missing and bool(np.isnan(correlation)))
     return Correlations(np.array(value, dtype=np.float64), np.array(unscored, bool), np.array(undefined, bool))
 
 
@@ -397,9 +397,9 @@ def value_order_correlation(
         raise BadInput("presentation", "'in_order', 'reversed' or 'shuffled'", repr(shown))
     if times is None and shown != "in_order":
         raise BadInput(f"{shown} frames", "the true time of each presented frame", "no times")
-    found = order_correlations(values, times, method)
+    correlations = order_correlations(values, times, method)
     suffix = "" if shown == "in_order" else f"_{shown}"
-    return correlation_tally(found, f"voc_{method}{suffix}", clusters)
+    return correlation_tally(correlations, f"voc_{method}{suffix}", clusters)
 
 
 def correlation_tally(found: Correlations, name: str, clusters: Labels | None = None) -> Tally:
@@ -464,10 +464,10 @@ def kendall_tau(
         judged = (task == i) & ~np.isnan(level)
         if len(np.unique(level[judged])) < 2:  # noqa: PLR2004
             continue
-        there = judged & ~np.isnan(value)
-        concordant, discordant = count_pairs(value[there], level[there])
-        pairs, model_ties = math.comb(int(there.sum()), 2), _count_ties(value[there])
-        strict = pairs - _count_ties(level[there])
+        is_scored = judged & ~np.isnan(value)
+        concordant, discordant = count_pairs(value[is_scored], level[is_scored])
+        pairs, model_ties = math.comb(int(is_scored.sum()), 2), _count_ties(value[is_scored])
+        strict = pairs - _count_ties(level[is_scored])
         below = {"tau_a": pairs, "tau_b": ((pairs - model_ties) * strict) ** 0.5, "ordered": strict}[variant]
         if not strict:
             unscored += 1
@@ -478,8 +478,10 @@ def kendall_tau(
             taus.append((concordant - discordant) / below)
             labels.append(owners[owner[judged][0]])
     counts = {"unscored episodes": int((np.isnan(value) & ~np.isnan(level)).sum())}
-    name, found = f"kendall_{variant}", np.array(taus)
-    return mean_tally(name, "tasks", found, labels, unscored=unscored, undefined=undefined, ties=ties, counts=counts)
+    name, correlations = f"kendall_{variant}", np.array(taus)
+    return mean_tally(
+        name, "tasks", correlations, labels, unscored=unscored, undefined=undefined, ties=ties, counts=counts
+    )
 
 
 def success_failure_gap(values: npt.ArrayLike, success: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:

@@ -42,8 +42,8 @@ def cohen_kappa(
     keep = np.isnan(codes).sum(axis=0) < 1
     x, y = codes[:, keep]
     if weights == "none":
-        known = np.eye(len(values))
-        parts = np.concatenate([(x != y)[:, None], known[x.astype(int)], known[y.astype(int)]], axis=1)
+        one_hot = np.eye(len(values))
+        parts = np.concatenate([(x != y)[:, None], one_hot[x.astype(int)], one_hot[y.astype(int)]], axis=1)
     else:
         parts = np.stack([(x - y) ** 2, x**2 + y**2, x, y], axis=1)
     parts = np.concatenate([parts, np.ones((len(parts), 1))], axis=1)
@@ -112,12 +112,14 @@ def _encode(rows: Sequence[Answers], as_numbers: bool) -> tuple[Floats, Floats]:
     if len({len(row) for row in rows}) > 1:
         raise BadInput("answers", "rows of one length", sorted({len(row) for row in rows}))
     flat = [answer for row in rows for answer in row]
-    there = np.array([answer is not None and answer == answer for answer in flat], dtype=bool)  # noqa: PLR0124
+    has_answer = np.array([answer is not None and answer == answer for answer in flat], dtype=bool)  # noqa: PLR0124
     codes = np.full(len(flat), np.nan)
-    known = [answer for answer, given in zip(flat, there, strict=True) if given]
-    codes[there] = numbers("answers", np.array(known, dtype=object)) if as_numbers else rank_codes(known, len(known))[0]
-    codes -= codes[there].min(initial=np.inf) if known else 0.0
-    return codes.reshape(len(rows), -1 if flat else 0), np.unique(codes[there])
+    replies = [answer for answer, is_there in zip(flat, has_answer, strict=True) if is_there]
+    codes[has_answer] = (
+        numbers("answers", np.array(replies, dtype=object)) if as_numbers else rank_codes(replies, len(replies))[0]
+    )
+    codes -= codes[has_answer].min(initial=np.inf) if replies else 0.0
+    return codes.reshape(len(rows), -1 if flat else 0), np.unique(codes[has_answer])
 
 
 def _drop_rounding(values: Floats, scale: Floats) -> Floats:

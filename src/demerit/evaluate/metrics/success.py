@@ -77,11 +77,11 @@ def f1(
         clusters: the task of each episode; None resamples episodes.
     """
     score, good, kept, missing = _rows(scores, success, clusters)
-    said, true = score >= threshold, good
+    answer, true = score >= threshold, good
     if _check_positive(positive) == "failure":
-        said, true = ~said, ~true
+        answer, true = ~answer, ~true
     name = f"f1_of_{positive}"
-    cells = [said & true, said & ~true, ~said & true]
+    cells = [answer & true, answer & ~true, ~answer & true]
     if not any(cell.any() for cell in cells):
         return empty_tally(name, "episodes", missing, f"no {positive} among the episodes or the answers")
     codes, labels = rank_codes(kept, len(score))
@@ -185,8 +185,8 @@ def _precision_mean(hits: Floats, alarms: Floats) -> Floats:
 
 def _best_f1(hits: Floats, alarms: Floats) -> Floats:
     scores = ratio(2 * hits, hits + alarms + hits[:, -1:])
-    some = (hits[:, -1] > 0) & (alarms[:, -1] > 0)
-    return np.where(some, np.nan_to_num(scores).max(axis=1), np.nan)
+    has_both = (hits[:, -1] > 0) & (alarms[:, -1] > 0)
+    return np.where(has_both, np.nan_to_num(scores).max(axis=1), np.nan)
 
 
 def _f1_of_sums(sums: Floats) -> Floats:
@@ -351,8 +351,8 @@ def _column_percentiles(draws: Floats, level: float) -> tuple[Floats, Floats]:
 def _probability_rows(probability: npt.ArrayLike, success: npt.ArrayLike) -> tuple[Floats, Floats, Bools, int]:
     p = numbers("probability", probability)
     label = flags("success", success, len(p))
-    known = p[~np.isnan(p)]
-    if known.size and (known.min() < 0 or known.max() > 1):
+    chances = p[~np.isnan(p)]
+    if chances.size and (chances.min() < 0 or chances.max() > 1):
         raise BadInput("probability", "numbers from 0 to 1 (calibration is about probabilities)", "one outside")
     keep = ~np.isnan(p) & ~np.isnan(label)
     return p[keep], label[keep], keep, int((np.isnan(p) & ~np.isnan(label)).sum())

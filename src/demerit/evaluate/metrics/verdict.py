@@ -236,24 +236,27 @@ def decide(
         by_construction: a control that was left aside, since it gets the best value by construction.
     """
     sign = 1.0 if higher_is_better else -1.0
-    known = {name: pair for name, pair in compared.items() if pair[0].n}
-    if not known:
+    comparisons = {name: pair for name, pair in compared.items() if pair[0].n}
+    if not comparisons:
         return None
-    ends = {name: percentiles(sign * draws, level) if len(draws) else (NAN, NAN) for name, (_, draws) in known.items()}
+    ends = {
+        name: percentiles(sign * draws, level) if len(draws) else (NAN, NAN) for name, (_, draws) in comparisons.items()
+    }
     # unknown ends come first: one of them is enough for "no evidence yet"
     control = min(
-        known, key=lambda name: (not math.isnan(ends[name][0]), ends[name][0], sign * known[name][0].difference)
+        comparisons,
+        key=lambda name: (not math.isnan(ends[name][0]), ends[name][0], sign * comparisons[name][0].difference),
     )
-    corrected = 1 - (1 - level) / len(known)
-    tops = {name: percentiles(sign * draws, corrected)[1] for name, (_, draws) in known.items() if len(draws)}
+    corrected = 1 - (1 - level) / len(comparisons)
+    tops = {name: percentiles(sign * draws, corrected)[1] for name, (_, draws) in comparisons.items() if len(draws)}
     beaten_by = min(tops, key=lambda name: tops[name], default=control)
-    fewest = min(comparison.clusters for comparison, _ in known.values())
+    fewest = min(comparison.clusters for comparison, _ in comparisons.values())
     answer: Answer = "no evidence yet"
     if fewest >= FEW_TASKS and tops and tops[beaten_by] <= MARGIN:
         answer, control = "not better", beaten_by
     elif fewest >= FEW_TASKS and ends[control][0] > 0:
         answer = "better"
-    comparison, draws = known[control]
+    comparison, draws = comparisons[control]
     difference = sign * comparison.difference
     more = _count_more(difference, draws, comparison.clusters, level) if answer == "no evidence yet" else None
     return ControlVerdict(
@@ -266,7 +269,7 @@ def decide(
         difference=difference,
         low=ends[control][0],
         high=ends[control][1],
-        controls=len(known),
+        controls=len(comparisons),
         clusters=comparison.clusters,
         resampled=resampled,
         tasks=tasks,

@@ -246,10 +246,10 @@ class Scale:
 def scale_of(measures: Iterable[Measure]) -> Scale:
     """Return 0..1 or -1..1 where all values and intervals fit, else their range with a margin."""
     ends = (end for measure in measures for end in (measure.value, measure.low, measure.high))
-    known = [end for end in ends if not math.isnan(end)]
-    if not known:
+    numbers = [end for end in ends if not math.isnan(end)]
+    if not numbers:
         return Scale(0.0, 1.0)
-    low, high = min(known), max(known)
+    low, high = min(numbers), max(numbers)
     for bound in (0.0, -1.0):
         if bound <= low and high <= 1:
             return Scale(bound, 1.0)

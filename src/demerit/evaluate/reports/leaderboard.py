@@ -40,8 +40,10 @@ def build_leaderboard(reports: Sequence[Report], out: Path) -> Path:
 
 def _board(report: Report, number: int) -> dict[str, Any]:
     data = f" of {report.about.data}" if report.about.data else ""
-    made = ", ".join(f"{name} {value}" for name, value in report.environment.items() if value)
-    source = f"measured by demerit on {count_episodes(len(report.episodes))}{data}" + (f" ({made})" if made else "")
+    versions = ", ".join(f"{name} {value}" for name, value in report.environment.items() if value)
+    source = f"measured by demerit on {count_episodes(len(report.episodes))}{data}" + (
+        f" ({versions})" if versions else ""
+    )
     # Two reports of one benchmark may rest on different data, so each has its own table.
     anchor = f"measured-{number}-{safe_name(report.about.name)}"
     parts = {"lead": lead(report), "table": headline(report), "styles": model_styles(report)}

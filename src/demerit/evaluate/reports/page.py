@@ -192,18 +192,20 @@ def category_chart(report: Report) -> dict[str, Any] | None:
     if not names:
         return None
     name = next((measure for measure in headline_measures(report) if measure in names), names[0])
-    chosen = {
+    by_category = {
         (line.part.removeprefix(CATEGORY_PART), line.model): line.measure for line in lines if line.measure.name == name
     }
-    scale = scale_of(chosen.values())
+    scale = scale_of(by_category.values())
     order = [*Category]
-    kinds = sorted({kind for kind, _ in chosen}, key=lambda kind: order.index(kind) if kind in order else len(order))
+    kinds = sorted(
+        {kind for kind, _ in by_category}, key=lambda kind: order.index(kind) if kind in order else len(order)
+    )
     rows = []
     for kind in kinds:
-        measures = [chosen.get((kind, card.name)) for card in report.cards]
-        known = [measure for measure in measures if measure is not None and measure.known]
-        most = max(known, key=lambda measure: measure.n, default=None)
-        cells = tuple(measure_cell(measure, scale) if measure in known else None for measure in measures)
+        measures = [by_category.get((kind, card.name)) for card in report.cards]
+        known_measures = [measure for measure in measures if measure is not None and measure.known]
+        most = max(known_measures, key=lambda measure: measure.n, default=None)
+        cells = tuple(measure_cell(measure, scale) if measure in known_measures else None for measure in measures)
         rows.append({"name": kind, "n": f"{most.n} {most.unit}" if most else "nothing to measure", "cells": cells})
     chance = scale.percent(0.5) if name.startswith(CHANCE_IS_HALF) else None
     return {"measure": name, "label": label(name), "scale": scale, "chance": chance, "rows": rows}
@@ -249,18 +251,18 @@ def _grade_matrix(
 
     if fitted:
         people = [float(row.grade or math.nan) for row in fitted]
-        said = fit_thresholds(finals(fitted), people, [row.subset for row in fitted]).grade(finals(rows))
+        grades = fit_thresholds(finals(fitted), people, [row.subset for row in fitted]).grade(finals(rows))
     else:
-        said = grade_by_range(finals(rows), card.low, card.high)
+        grades = grade_by_range(finals(rows), card.low, card.high)
     counts = np.zeros((GRADES, GRADES))
-    for row, grade in zip(rows, said, strict=True):
+    for row, grade in zip(rows, grades, strict=True):
         if row.grade is not None and not math.isnan(grade):
             counts[row.grade - 1, int(grade) - 1] += 1
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    same = f"{np.trace(counts) / max(counts.sum(), 1):.0%} of {count_episodes(int(counts.sum()))} graded as labelled"
+    caption = f"{np.trace(counts) / max(counts.sum(), 1):.0%} of {count_episodes(int(counts.sum()))} graded as labelled"
     names = [str(grade) for grade in range(1, GRADES + 1)]
     texts = [[f"{count:.0f}" if count else "" for count in line] for line in counts]
-    return _matrix(report, card.name, names, shares, texts, same)
+    return _matrix(report, card.name, names, shares, texts, caption)
 
 
 def instruction_matrices(report: Report) -> list[dict[str, Any]]:
@@ -268,14 +270,16 @@ def instruction_matrices(report: Report) -> list[dict[str, Any]]:
 
     Rows are the videos that were shown under each other's instructions; empty if none was.
     """
-    asked = {
+    answers = {
         (scored.reward.model, scored.reward.episode, scored.perturbation.removeprefix(TOLD)): scored.reward.final
         for scored in report.rewards
         if scored.perturbation.startswith(TOLD)
     }
-    shown = {episode for _, episode, _ in asked}
+    shown = {episode for _, episode, _ in answers}
     videos = [row for row in report.episodes if row.id in shown]
-    return [_instruction_matrix(report, card, videos, asked) for card in report.cards if _is_asked(report, card, asked)]
+    return [
+        _instruction_matrix(report, card, videos, answers) for card in report.cards if _is_asked(report, card, answers)
+    ]
 
 
 def _is_asked(report: Report, card: ModelCard, asked: Mapping[tuple[str, str, str], float]) -> bool:
@@ -297,9 +301,9 @@ def _instruction_matrix(
             for video in videos
         ]
     )
-    known = values[~np.isnan(values)]
-    low = card.low if card.low is not None else float(known.min(initial=0.0))
-    high = card.high if card.high is not None else float(known.max(initial=low + 1))
+    numbers = values[~np.isnan(values)]
+    low = card.low if card.low is not None else float(numbers.min(initial=0.0))
+    high = card.high if card.high is not None else float(numbers.max(initial=low + 1))
     shares = np.nan_to_num((values - low) / max(high - low, 1e-9))
     share = report.line(card.name, "instruction_diagonal_share")
     caption = "" if share is None or not share.known else f"{number(share.value)} of the reward is for the right words"
@@ -351,8 +355,8 @@ def _diagram(report: Report, card: ModelCard) -> dict[str, Any]:
         return {**head, "why_not": "it scored no labelled episode"}
     success = np.array([float(bool(episode.success)) for episode in labelled])
     bins = reliability(predicted, success, clusters=resampling_units(labelled)[0], resampling=DIAGRAM_RESAMPLING)
-    known = bins.count > 0
-    error = float(np.sum(bins.count[known] / bins.n * np.abs(bins.predicted[known] - bins.observed[known])))
+    is_filled = bins.count > 0
+    error = float(np.sum(bins.count[is_filled] / bins.n * np.abs(bins.predicted[is_filled] - bins.observed[is_filled])))
     quantity = "final probability of success" if gives_probability else f"final {card.quantity}"
     caption = f"ECE {error:.2f}, {count_episodes(bins.n)}, by {quantity}"
     return {**head, "points": _points(bins), "caption": caption, "why_not": ""}
@@ -395,8 +399,8 @@ def prompt_summaries(report: Report) -> list[dict[str, Any]]:
     """
     summaries = []
     for card in report.cards:
-        given = [reward.given for reward in report.rewards_of(card.name).values()]
-        prompts = [entry for entry in given if entry.get("context") not in (None, "none")]
+        contexts = [reward.given for reward in report.rewards_of(card.name).values()]
+        prompts = [entry for entry in contexts if entry.get("context") not in (None, "none")]
         if prompts:
             summaries.append({"model": card.name, "episodes": len(prompts), **_summarise_prompts(prompts)})
     return summaries

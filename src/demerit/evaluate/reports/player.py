@@ -93,21 +93,21 @@ def _mistakes(
     order = [int(i) for i in np.lexsort((-sign * value[rows], -share)) if share[i] >= 1 / 2]
     side, typical = ("failure", "success") if kind == "over" else ("success", "failure")
     median = number(float(sign * np.median(others)))
-    found = []
+    picks = []
     for row in rows[order]:
         why = f"{model} gives this {side} {number(value[row])}; the median {typical} gets {median}."
-        found.append(ExamplePick(int(row), report.episodes[row], kind, why))
-    return found
+        picks.append(ExamplePick(int(row), report.episodes[row], kind, why))
+    return picks
 
 
 def _take_turns(lists: list[list[ExamplePick]]) -> list[ExamplePick]:
     """First the first of each list, then the second of each; every episode once."""
-    chosen: dict[int, ExamplePick] = {}
+    picks: dict[int, ExamplePick] = {}
     for group in zip_longest(*lists):
         for pick in group:
             if pick is not None:
-                chosen.setdefault(pick.index, pick)
-    return list(chosen.values())
+                picks.setdefault(pick.index, pick)
+    return list(picks.values())
 
 
 def _disagreements(report: Report, table: dict[str, Floats]) -> list[ExamplePick]:
@@ -117,18 +117,18 @@ def _disagreements(report: Report, table: dict[str, Floats]) -> list[ExamplePick
     if not report.episodes or not scaled:
         return []
     stacked = np.stack(scaled)
-    known = ~np.isnan(stacked)
-    top = np.where(known, stacked, -np.inf).max(axis=0)
-    bottom = np.where(known, stacked, np.inf).min(axis=0)
-    apart = np.where(known.any(axis=0), top - bottom, -1.0)
+    is_known = ~np.isnan(stacked)
+    top = np.where(is_known, stacked, -np.inf).max(axis=0)
+    bottom = np.where(is_known, stacked, np.inf).min(axis=0)
+    apart = np.where(is_known.any(axis=0), top - bottom, -1.0)
     return [ExamplePick(int(i), report.episodes[i], "other", "") for i in np.argsort(-apart, kind="stable")]
 
 
 def _scale(values: Floats) -> Floats:
-    known = values[~np.isnan(values)]
-    if not len(known) or known.max() == known.min():
+    numbers = values[~np.isnan(values)]
+    if not len(numbers) or numbers.max() == numbers.min():
         return np.asarray(values * 0.0)
-    return np.asarray((values - known.min()) / (known.max() - known.min()))
+    return np.asarray((values - numbers.min()) / (numbers.max() - numbers.min()))
 
 
 # Clips
@@ -236,9 +236,9 @@ def page_data(report: Report, clips: Mapping[str, ReportClip], styles: Mapping[s
         row["final"] = [_round_final(table[card.name][i], card) for card in report.cards]
         row["why"] = _why_missing(episode, rewards, reasons)
         row["guess"] = {
-            str(place): known[episode.id].familiarity
-            for place, known in enumerate(rewards)
-            if episode.id in known and known[episode.id].is_guess
+            str(place): by_episode[episode.id].familiarity
+            for place, by_episode in enumerate(rewards)
+            if episode.id in by_episode and by_episode[episode.id].is_guess
         }
         episodes.append({key: value for key, value in row.items() if value not in (None, "", {})})
     models = [{**_model_json(report, card), "look": styles[card.name]} for card in report.cards]
@@ -294,25 +294,25 @@ def _episode_json(episode: EpisodeLabels, clip: ReportClip | None) -> Json:
     return row
 
 
-def _why_missing(episode: EpisodeLabels, rewards: list[dict[str, Reward]], known: dict[str, int]) -> dict[str, int]:
+def _why_missing(episode: EpisodeLabels, rewards: list[dict[str, Reward]], reasons: dict[str, int]) -> dict[str, int]:
     """By model index: why something is missing, as an index into the list of reasons."""
-    found = {}
+    codes = {}
     for i, by_episode in enumerate(rewards):
         reward = by_episode.get(episode.id)
         reason = "no reward in the report" if reward is None else reward.why_missing
         if reason:
-            found[str(i)] = known.setdefault(reason, len(known))
-    return found
+            codes[str(i)] = reasons.setdefault(reason, len(reasons))
+    return codes
 
 
 def _model_json(report: Report, card: ModelCard) -> Json:
     """Name and range; if the card has no range, the range of the values in this report."""
     rewards = report.rewards_of(card.name).values()
     values = np.concatenate([np.zeros(0), *(reward.value for reward in rewards)]).astype(np.float64)
-    known = values[~np.isnan(values)]
-    seen = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    low = seen[0] if card.low is None else card.low
-    high = seen[1] if card.high is None else card.high
+    numbers = values[~np.isnan(values)]
+    limits = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 1.0)
+    low = limits[0] if card.low is None else card.low
+    high = limits[1] if card.high is None else card.high
     high = high if high > low else low + 1.0
     assumed = " as seen here" if card.low is None or card.high is None else ""
     text = f"{card.quantity}, {number(low)} to {number(high)}{assumed}"

@@ -103,8 +103,8 @@ def published_tables() -> tuple[PublishedTable, ...]:
         values = {(row["model"], row["column"]): Decimal(row["value"]) for row in rows}
         source, notes = PublishedSource(**entry["source"]), tuple(entry["notes"])
         beside = tuple(entry["beside"]) if "beside" in entry else None
-        here, cells = tuple(entry.get("models_here", {}).items()), tuple(entry.get("cells", ()))
-        facts = {"source": source, "notes": notes, "values": values, "beside": beside, "models_here": here}
+        models, cells = tuple(entry.get("models_here", {}).items()), tuple(entry.get("cells", ()))
+        facts = {"source": source, "notes": notes, "values": values, "beside": beside, "models_here": models}
         tables.append(PublishedTable(**{**entry, **facts, "cells": cells}))
     return tuple(tables)
 
@@ -133,15 +133,15 @@ def find_figures(
     patterns = [pair for table in tables for pair in table.models_here]
     names = {card.name: f"{card.name} {card.revision}".lower() for card in cards}
     printed = {
-        model: next((known for pattern, known in patterns if fnmatchcase(name, pattern)), "")
+        model: next((printed_name for pattern, printed_name in patterns if fnmatchcase(name, pattern)), "")
         for model, name in names.items()
     }
-    found = [
+    figures = [
         figure for line in lines for table in tables for figure in _figures(table, printed[line.model], published, line)
     ]
     # one figure may stand in two tables of a paper: the first is named
     return tuple(
-        {(figure.model, figure.measure, figure.part, figure.printed): figure for figure in reversed(found)}.values()
+        {(figure.model, figure.measure, figure.part, figure.printed): figure for figure in reversed(figures)}.values()
     )[::-1]
 
 
@@ -164,7 +164,7 @@ def _columns(cell: Mapping[str, Any], published: PublishedSet, part: str) -> Seq
     if cell.get("set", published.name) != published.name:
         return ()
     if "by" in cell:
-        found = published.find_part(name) if kind == cell["by"] else None
-        return () if found is None else (found.name,)
+        printed_part = published.find_part(name) if kind == cell["by"] else None
+        return () if printed_part is None else (printed_part.name,)
     columns: Sequence[str] = cell["columns"] if part in cell.get("parts", [""]) else ()
     return columns

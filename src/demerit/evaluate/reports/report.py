@@ -260,23 +260,23 @@ class Report:
             "these episodes are unlike everything that it learned from."
             for model, count in self.guesses.items()
         ]
-        told = dict.fromkeys(
+        leaks = dict.fromkeys(
             f"{scored.reward.model} was shown examples of the tasks that it judges: its figures are too good."
             for scored in self.rewards
             if scored.reward.given.get("examples") == SAME_TASK_EXAMPLES
         )
         labels = [*([agreement] if judged else []), *([doubt] if unverified else [])]
-        return [*self.seen.sentences(), *told, *labels, *guesses]
+        return [*self.seen.sentences(), *leaks, *labels, *guesses]
 
     @property
     def guesses(self) -> dict[str, int]:
         """By model, how many episodes are unlike everything that it learned from; not where they are a few percent."""
-        found = Counter(
+        counts = Counter(
             scored.reward.model
             for scored in self.rewards
             if scored.perturbation == AS_RECORDED and scored.reward.is_guess
         )
-        return {model: count for model, count in found.items() if count > MANY_GUESSES * len(self.episodes)}
+        return {model: count for model, count in counts.items() if count > MANY_GUESSES * len(self.episodes)}
 
     def is_guess(self, model: str) -> bool:
         """Whether most values of a model are a guess."""
@@ -411,24 +411,24 @@ class Report:
         if facts.get("version") != FORMAT_VERSION:
             raise StoreError(path, f"expected a report of version {FORMAT_VERSION}, got {facts.get('version')}")
         try:
-            found = cls.from_dict(facts)
-            _check_report(found)
+            report = cls.from_dict(facts)
+            _check_report(report)
         except (DemeritError, AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
             reason = str(error) if isinstance(error, DemeritError) else f"{type(error).__name__}: {error}"
             raise StoreError(path, f"it is damaged, or another program wrote it ({reason})") from error
-        return found
+        return report
 
 
 def _check_report(report: Report) -> None:
     """Raise BadInput for fields of another type, and for what belongs to no model or no episode of the report."""
-    listed = (report.cards, report.episodes, report.preferences, report.choices, report.comparisons, report.lines)
-    things: list[Any] = [report.about, *report.decisions, *report.published]
-    things += [item for group in listed for item in group]
-    things += [event for episode in report.episodes for event in episode.events]
-    things += [line.measure for line in report.lines]
-    for thing in things:
-        for name, kinds in _plain_fields(thing.__class__).items():
-            _check_type(f"{name} of {type(thing).__name__}", getattr(thing, name), kinds)
+    groups = (report.cards, report.episodes, report.preferences, report.choices, report.comparisons, report.lines)
+    objects: list[Any] = [report.about, *report.decisions, *report.published]
+    objects += [item for group in groups for item in group]
+    objects += [event for episode in report.episodes for event in episode.events]
+    objects += [line.measure for line in report.lines]
+    for item in objects:
+        for name, kinds in _plain_fields(item.__class__).items():
+            _check_type(f"{name} of {type(item).__name__}", getattr(item, name), kinds)
     if others := {decision.answer for decision in report.decisions} - {*get_args(Answer)}:
         raise BadInput("answer", f"one of {', '.join(get_args(Answer))}", min(map(str, others)))
     if unknown := {episode.quality for episode in report.episodes} - {"", *LEVELS}:
@@ -443,23 +443,23 @@ def _check_report(report: Report) -> None:
     episodes = {reward.episode for reward in rewards} | {id for pair in pairs for id in (pair.a, pair.b)}
     models = {name for versus in report.comparisons for name in (versus.first, versus.second)}
     models |= {item.model for item in owned} | {*report.controls, *report.verdicts}
-    for what, names, known in (
+    for what, names, owners in (
         ("an episode", episodes, {episode.id for episode in report.episodes}),
         ("a model", models, {card.name for card in report.cards}),
     ):
-        if names - known:
-            raise BadInput(what, "one of the report", min(map(str, names - known)))
+        if names - owners:
+            raise BadInput(what, "one of the report", min(map(str, names - owners)))
 
 
 @cache
 def _plain_fields(kind: Any) -> dict[str, tuple[type, ...]]:
     """Return the fields of a dataclass that are texts, numbers, true or false, or None."""
-    found = {}
+    plain_fields = {}
     for name, hint in get_type_hints(kind).items():
         kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
         if all(kind in (str, int, float, bool, NoneType) for kind in kinds):
-            found[name] = (*kinds, int) if float in kinds else kinds
-    return found
+            plain_fields[name] = (*kinds, int) if float in kinds else kinds
+    return plain_fields
 
 
 def _check_type(name: str, value: object, kinds: tuple[type, ...]) -> None:

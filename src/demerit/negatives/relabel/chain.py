@@ -85,7 +85,11 @@ class RelabelRecord:
 
     def accepted(self, stage: Stage) -> dict[int, Candidate]:
         """The accepted commands (stage 'command') or clips (stage 'clip') by grade."""
-        return {found.grade: found for found in self.candidates if found.stage == stage and not found.reason}
+        return {
+            candidate.grade: candidate
+            for candidate in self.candidates
+            if candidate.stage == stage and not candidate.reason
+        }
 
     @property
     def rejected(self) -> list[Candidate]:
@@ -177,7 +181,7 @@ class RelabelChain:
         command, verdict = answer.command.strip(), None
         reason = rules.check_command(command, grade, self.task, commands)
         if not reason:
-            closeness = {other: known.closeness for other, (_, known) in accepted.items()}
+            closeness = {other: candidate.closeness for other, (_, candidate) in accepted.items()}
             verdict, reason, by = self._validate(command, grade, images, closeness)
         self._keep("command", command, grade, number, reason, by, verdict)
         if reason or verdict is None:
@@ -259,6 +263,6 @@ class RelabelChain:
         by: CheckedBy,
         verdict: ValidatorAnswer | None = None,
     ) -> None:
-        fresh = not any(known.stage == stage and known.grade == grade for known in self.candidates)
+        fresh = not any(candidate.stage == stage and candidate.grade == grade for candidate in self.candidates)
         facts = None if verdict is None else verdict.model_dump()
         self.candidates.append(Candidate(stage, text, grade, number, reason, by if reason else "", facts, fresh))

@@ -41,10 +41,10 @@ class RelabelConfig:
     def __post_init__(self) -> None:
         """Check the values."""
         for name in ("grades", "clips"):
-            chosen = tuple(getattr(self, name))
-            if any(grade not in UNFINISHED_GRADES for grade in chosen) or list(chosen) != sorted(set(chosen)):
-                raise BadInput(name, "different grades from 1 to 4, growing", list(chosen))
-            object.__setattr__(self, name, chosen)
+            grades = tuple(getattr(self, name))
+            if any(grade not in UNFINISHED_GRADES for grade in grades) or list(grades) != sorted(set(grades)):
+                raise BadInput(name, "different grades from 1 to 4, growing", list(grades))
+            object.__setattr__(self, name, grades)
         if not self.grades and not self.clips:
             raise BadInput("grades and clips", "at least one of the two", "neither")
         for name, least in {"rounds": 1, "size": 16, "per_dataset": 0, "more_tokens": 0}.items():

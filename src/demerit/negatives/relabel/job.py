@@ -106,7 +106,7 @@ def relabel(
     dataset = source if isinstance(source, Dataset) else open_dataset(source)
     summary = RelabelSummary(dataset.expected(), problems=dataset.problems)
     assigner = SplitAssigner()
-    chosen = _choose(dataset, config, summary, assigner)
+    ids = _choose(dataset, config, summary, assigner)
     # The header holds all that decides the content: a folder of another job is refused.
     facts = json.dumps(asdict(config), sort_keys=True)
     models = client.endpoint.model + (f", validated by {validator.endpoint.model}" if validator else "")
@@ -122,11 +122,11 @@ def relabel(
         written = {row["parent"] or row["id"]: row["split"] for row in table}
         splits = None
         if config.split == "task":
-            splits = assigner.assign(config.shares, config.seed, only=chosen, kept=written)
+            splits = assigner.assign(config.shares, config.seed, only=ids, kept=written)
         with atomic_file(store.root / RECORDS) as partial, partial.open("wb") as log:
             clients = (client, validator)
             _RelabelRun(
-                dataset, config, *clients, writer, log, summary, chosen, splits, written, checks, on_progress
+                dataset, config, *clients, writer, log, summary, ids, splits, written, checks, on_progress
             ).run()
     return summary
 
@@ -137,17 +137,17 @@ def estimate(dataset: Dataset, client: ChatClient, config: RelabelConfig | None 
     Frames are decoded to learn their size. Rejected answers cost more: up to `config.rounds` attempts each.
     """
     config = config or RelabelConfig()
-    chosen = _choose(dataset, config, RelabelSummary(), SplitAssigner())
+    ids = _choose(dataset, config, RelabelSummary(), SplitAssigner())
 
     def requests() -> Iterator[ChatRequest]:
         for episode in _assume(dataset, config):
-            if episode.id in chosen:
+            if episode.id in ids:
                 try:
                     yield from _first_requests(episode, config)
                 except (NotApplicable, UnreadableVideo):
                     continue
 
-    return len(chosen), client.estimate(requests())
+    return len(ids), client.estimate(requests())
 
 
 def read_records(folder: str | Path) -> Iterator[RelabelRecord]:
@@ -155,10 +155,10 @@ def read_records(folder: str | Path) -> Iterator[RelabelRecord]:
     path = Path(folder) / RECORDS
     if not path.is_file():
         raise StoreError(folder, f"there is no {RECORDS} in it")
-    known = {field.name for field in fields(RelabelRecord)}
+    names = {field.name for field in fields(RelabelRecord)}
     with path.open(encoding="utf-8") as lines:
         for line in lines:
-            facts = {name: value for name, value in json.loads(line).items() if name in known}
+            facts = {name: value for name, value in json.loads(line).items() if name in names}
             candidates = tuple(Candidate(**candidate) for candidate in facts["candidates"])
             yield RelabelRecord(**{**facts, "candidates": candidates})
 
@@ -170,17 +170,17 @@ def _assume(dataset: Dataset, config: RelabelConfig) -> Iterator[Episode]:
 def _choose(dataset: Dataset, config: RelabelConfig, summary: RelabelSummary, assigner: SplitAssigner) -> set[str]:
     """Read a dataset once and choose the originals: successes with an instruction, at most `per_dataset`."""
     successes: dict[str, str] = {}
-    seen: list[Episode] = []
+    episodes: list[Episode] = []
     for episode in _assume(dataset, config):
         if not episode.instruction.strip():
             continue
         if is_success(episode):
             successes[episode.id] = episode.origin.dataset
         if config.split == "source":
-            seen.append(episode)
+            episodes.append(episode)
         elif is_success(episode):
             assigner.add(episode)
-    summary.leaks = describe_leaks(find_leaks(seen))
+    summary.leaks = describe_leaks(find_leaks(episodes))
     return choose_originals(successes, config.seed, config.per_dataset)
 
 
@@ -251,8 +251,8 @@ class _RelabelRun:
             finished = True
         finally:
             if not finished:
-                for asked in filter(None, (client, self.validator)):
-                    asked.stop("interrupted")  # send nothing more, but wait for what is paid for
+                for chat in filter(None, (client, self.validator)):
+                    chat.stop("interrupted")  # send nothing more, but wait for what is paid for
             pool.shutdown(wait=True, cancel_futures=True)
             self.summary.spent = client.spent
             self.summary.validator_spent = None if self.validator is None else self.validator.spent
@@ -292,11 +292,11 @@ class _RelabelRun:
         summary.clips.update(list(record.accepted("clip")))
         summary.kept += self.config.keep_originals
         summary.rejected.update((candidate.stage, candidate.checked_by) for candidate in record.rejected)
-        for made in make_episodes(record, episode, self.config.keep_originals):
+        for view in make_episodes(record, episode, self.config.keep_originals):
             summary.splits[split] += 1
-            summary.to_check += self.checks.get(made.id, made.check) == "due"
-            if made.id not in self.writer:
-                self.writer.add(made)
+            summary.to_check += self.checks.get(view.id, view.check) == "due"
+            if view.id not in self.writer:
+                self.writer.add(view)
                 summary.added += 1
 
 
@@ -309,17 +309,17 @@ def make_episodes(record: RelabelRecord, episode: Episode, keep_original: bool) 
     """
     rng = np.random.default_rng(0)  # unused: all parameters are given
     author: dict[str, Any] = {"model": record.model, "prompts": record.prompts}
-    made = []
+    episodes = []
     for grade, candidate in sorted(record.accepted("command").items()):
         view = load_negative("counterfactual")(episode, rng, words=candidate.text, grade=grade, **author)
-        made.append(replace(view, outcomes=(replace(view.outcomes[0], note=candidate.reasons),)))
+        episodes.append(replace(view, outcomes=(replace(view.outcomes[0], note=candidate.reasons),)))
     for grade, candidate in sorted(record.accepted("clip").items()):
         clip = load_negative("clip")(episode, rng, last=int(candidate.text))
         by = f"{record.validator or record.model}, {record.prompts}"
         confirmed = Outcome("model", success=False, grade=grade, note=candidate.reasons, by=by)
-        made.append(replace(clip, outcomes=(*clip.outcomes, confirmed)))
-    for view in [*made, episode] if keep_original else made:
+        episodes.append(replace(clip, outcomes=(*clip.outcomes, confirmed)))
+    for view in [*episodes, episode] if keep_original else episodes:
         tags, group = {**view.origin.tags, "prompts": record.prompts}, episode.origin.group or episode.id
-        placed = replace(view, origin=replace(view.origin, split=record.split, group=group, tags=tags))
+        result = replace(view, origin=replace(view.origin, split=record.split, group=group, tags=tags))
         is_due = is_evaluation_split(record.split) and all(label.source != "human" for label in view.labels)
-        yield with_check(placed, "due") if is_due else placed
+        yield with_check(result, "due") if is_due else result

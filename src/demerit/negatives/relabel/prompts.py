@@ -145,9 +145,9 @@ def _request(
 def sample_frames(episode: Episode, size: int) -> PromptParts:
     """Return the images of an episode, at most `size` pixels long, each after a text with its number and time."""
     with DECODING:
-        chosen = choose_frames(episode.main)
-        times = episode.main.times()[chosen]
-        images = encode_frames(episode, chosen, size)
+        places = choose_frames(episode.main)
+        times = episode.main.times()[places]
+        images = encode_frames(episode, places, size)
     parts: list[str | ChatImage] = []
     for number, (time, image) in enumerate(zip(times, images, strict=True), 1):
         last = ", the last" if number == len(images) else ""
@@ -159,8 +159,8 @@ def choose_frames(frames: Frames, fps: float = 1.0, most: int = 32) -> Indices:
     """Choose the first frame at or after each tick 0, 1/fps, 2/fps ... and the last frame; at most `most`, spread."""
     times = frames.times()
     ticks = np.arange(0, float(times[-1]) + 1e-9, 1 / fps)
-    chosen = np.unique(np.append(np.searchsorted(times, ticks - 1e-9), len(times) - 1))
-    return np.asarray(chosen[spread(len(chosen), most)], dtype=np.int32)
+    places = np.unique(np.append(np.searchsorted(times, ticks - 1e-9), len(times) - 1))
+    return np.asarray(places[spread(len(places), most)], dtype=np.int32)
 
 
 def fill_prompt(name: str, **values: object) -> str:

@@ -83,10 +83,10 @@ def check_command(command: str, grade: int, original: str, others: Mapping[int, 
         return "it offers a choice ('or'), which cannot be graded"
     if not is_imperative(command):
         return f"it does not begin with a verb, but with {words[0]!r}"
-    if found := META.search(command):
-        return f"it mentions {found.group().lower()!r}, which is not part of a robot's command"
-    if grade in NO_GRIPPER_GRADES and (found := GRIPPER.search(command)):
-        return f"it is about the gripper itself ({found.group().lower()!r})"
+    if match := META.search(command):
+        return f"it mentions {match.group().lower()!r}, which is not part of a robot's command"
+    if grade in NO_GRIPPER_GRADES and (match := GRIPPER.search(command)):
+        return f"it is about the gripper itself ({match.group().lower()!r})"
     if grade in SAME_OBJECT_GRADES and objects(original) and not objects(original) & objects(command):
         return f"it is not about an object of the original ({', '.join(sorted(objects(original)))})"
     return _check_repetition(command, original, others)
@@ -94,17 +94,17 @@ def check_command(command: str, grade: int, original: str, others: Mapping[int, 
 
 def check_closeness(accepted: Mapping[int, float], grade: int, value: float) -> str:
     """Check that closeness (percent) grows strictly with the grade, given that of the accepted commands."""
-    for other, known in sorted(accepted.items()):
-        if (other < grade and known >= value) or (other > grade and known <= value):
-            return f"it is {value:g}% fulfilled and grade {other} {known:g}%: the grades are not in order"
+    for other, closeness in sorted(accepted.items()):
+        if (other < grade and closeness >= value) or (other > grade and closeness <= value):
+            return f"it is {value:g}% fulfilled and grade {other} {closeness:g}%: the grades are not in order"
     return ""
 
 
 def check_plan(plan: FailurePlan, grades: Sequence[int]) -> str:
     """Check that there is one idea per grade, that they differ, and that closeness grows and stays below 100."""
-    got = sorted(idea.grade for idea in plan.ideas)
-    if got != list(grades):
-        return f"it has ideas for the grades {got}, not for {list(grades)}"
+    planned = sorted(idea.grade for idea in plan.ideas)
+    if planned != list(grades):
+        return f"it has ideas for the grades {planned}, not for {list(grades)}"
     ideas = sorted(plan.ideas, key=lambda idea: idea.grade)
     if any(not idea.idea.strip() for idea in ideas):
         return "an idea is empty"

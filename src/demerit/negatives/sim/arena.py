@@ -46,10 +46,10 @@ def choose_renderer() -> None:
     """Set MUJOCO_GL, which MuJoCo reads at import, unless it is set: EGL if available, else OSMesa (same pixels)."""
     if "MUJOCO_GL" in os.environ or sys.platform != "linux":
         return
-    found = [name for name, library in LIBRARIES.items() if ctypes.util.find_library(library)]
-    if not found:
+    names = [name for name, library in LIBRARIES.items() if ctypes.util.find_library(library)]
+    if not names:
         raise no_renderer("neither libEGL nor libOSMesa")
-    os.environ["MUJOCO_GL"] = found[0]
+    os.environ["MUJOCO_GL"] = names[0]
 
 
 def no_renderer(got: str) -> BadInput:
@@ -219,9 +219,9 @@ class Arena:
     def _place_spare(self, rng: np.random.Generator, observation: Floats) -> None:
         joint = self.data.joint(SPARE_OBJECT)
         low, high = self.task.spare_area
-        taken = [observation[4:6], self.target()[:2]]
+        obstacles = [observation[4:6], self.target()[:2]]
         spots = rng.uniform(low[:2], high[:2], size=(200, 2))
-        gaps = np.min([np.linalg.norm(spots - spot, axis=1) for spot in taken], axis=0)
+        gaps = np.min([np.linalg.norm(spots - spot, axis=1) for spot in obstacles], axis=0)
         clear = np.flatnonzero(gaps > SPARE_CLEARANCE)
         spot = spots[clear[0] if len(clear) else int(np.argmax(gaps))]
         joint.qpos[:] = [*self.to_world(np.array([*spot, low[2] + SPARE_HALF_SIZE[2]])), 1, 0, 0, 0]

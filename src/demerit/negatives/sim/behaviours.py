@@ -200,14 +200,14 @@ def _observe(
     observation: Floats, thing: Floats | None = None, goal: Floats | None = None, openness: float | None = None
 ) -> Floats:
     """Change an observation: position of the object, position of the goal, openness of the gripper."""
-    seen = observation.copy()
+    copy = observation.copy()
     if thing is not None:
-        seen[4:7] = thing
+        copy[4:7] = thing
     if goal is not None:
-        seen[-3:] = goal
+        copy[-3:] = goal
     if openness is not None:
-        seen[3] = openness
-    return seen
+        copy[3] = openness
+    return copy
 
 
 class MissedGrasp(Expert):

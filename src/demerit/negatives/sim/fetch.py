@@ -163,8 +163,8 @@ class FetchArena(Arena):
         site = self.data.site(self.thing)
         hit = np.zeros(1, dtype=np.int32)
         body = int(self.model.site_bodyid[site.id])
-        seen = [(self.env.goal, -1)] + ([(site.xpos, body)] if self.env.has_object else [])
-        rays = [self.mujoco.mj_ray(self.model, self.data, at, eye - at, None, 1, own, hit) for at, own in seen]
+        targets = [(self.env.goal, -1)] + ([(site.xpos, body)] if self.env.has_object else [])
+        rays = [self.mujoco.mj_ray(self.model, self.data, at, eye - at, None, 1, own, hit) for at, own in targets]
         return bool(max(rays) < 0)
 
     def _face_goal(self) -> Floats:
@@ -185,10 +185,10 @@ class FetchArena(Arena):
 
     def _observe(self) -> Floats:
         """Return hand, openness, object and goal at the places where Meta-World's observation has them."""
-        seen = np.zeros(39)
-        seen[:3], seen[3] = self.fingertips(), sum(map(self._finger, "lr")) / WIDEST
-        seen[4:7], seen[-3:] = self.from_world(self.data.site(self.thing).xpos), self.target()
-        return seen
+        observation = np.zeros(39)
+        observation[:3], observation[3] = self.fingertips(), sum(map(self._finger, "lr")) / WIDEST
+        observation[4:7], observation[-3:] = self.from_world(self.data.site(self.thing).xpos), self.target()
+        return observation
 
 
 VIEWS = {
@@ -231,12 +231,12 @@ def pick(seen: Floats) -> Floats:
 def push(seen: Floats) -> Floats:
     """Go behind the object and push it to the goal."""
     hand, thing, goal = seen[:3], seen[4:7], seen[-3:]
-    left, along, place, off = _line_up(hand, thing, goal)
-    if left < 0.015:  # noqa: PLR2004
+    distance, along, place, off = _line_up(hand, thing, goal)
+    if distance < 0.015:  # noqa: PLR2004
         return np.array([0, 0, 0, 1.0])
     if hand[2] > 2 * PUSH_HEIGHT or off > 0.03 or np.dot(thing - hand, along) < 0.02:  # noqa: PLR2004
         return _get_behind(hand, place)
-    speed = np.clip(4 * left, 0.1, 0.6)
+    speed = np.clip(4 * distance, 0.1, 0.6)
     return np.array([*(speed * along + _stay_on(hand, place, along)), 1.0])
 
 
@@ -252,11 +252,11 @@ def make_striker() -> Callable[[Floats], Floats]:
     def strike(seen: Floats) -> Floats:
         nonlocal before, is_struck, pace
         hand, thing, goal = seen[:3], seen[4:7], seen[-3:]
-        left, along, place, off = _line_up(hand, thing, goal)
+        distance, along, place, off = _line_up(hand, thing, goal)
         moved = np.zeros(3) if before is None else thing - before
         before = thing.copy()
         speed = float(moved @ along) * STEPS_PER_SECOND
-        is_struck = is_struck or speed**2 > 2 * SLOWING * (left - CREEP)
+        is_struck = is_struck or speed**2 > 2 * SLOWING * (distance - CREEP)
         if is_struck:
             return np.array([0, 0, 0, 1.0])
         if hand[2] > 2 * PUSH_HEIGHT or off > 0.03 or np.dot(thing - hand, along) < 0.02:  # noqa: PLR2004
@@ -272,11 +272,11 @@ def make_striker() -> Callable[[Floats], Floats]:
 def _line_up(hand: Floats, thing: Floats, goal: Floats) -> tuple[float, Floats, Floats, float]:
     """Return the distance to push, its direction, the place to push from, and the hand's distance from the line."""
     way = np.array([*(goal - thing)[:2], 0.0])
-    left = float(np.linalg.norm(way))
-    along = way / max(left, 1e-6)
+    distance = float(np.linalg.norm(way))
+    along = way / max(distance, 1e-6)
     place = np.array([*(thing - BEHIND * along)[:2], PUSH_HEIGHT])
     aside = (hand - thing) * [1, 1, 0]
-    return left, along, place, float(np.linalg.norm(aside - along * (aside @ along)))
+    return distance, along, place, float(np.linalg.norm(aside - along * (aside @ along)))
 
 
 def _stay_on(hand: Floats, place: Floats, along: Floats) -> Floats:

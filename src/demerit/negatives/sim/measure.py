@@ -36,12 +36,12 @@ def progress(task: Task, first: StepFacts, now: StepFacts, success: bool) -> flo
     """
     if success:
         return 1.0
-    done = _covered_share(now.distance, first.distance, task.within)
+    share = _covered_share(now.distance, first.distance, task.within)
     if task.measure == "hand":
-        return min(NOT_YET, done)
+        return min(NOT_YET, share)
     apart, apart_first = (float(np.linalg.norm(facts.hand - facts.object)) for facts in (now, first))
-    reach = max(_covered_share(apart, apart_first, TOUCHING), min(1.0, done / UNDER_WAY))
-    return min(NOT_YET, REACH_SHARE * reach + (1 - REACH_SHARE) * done)
+    reach = max(_covered_share(apart, apart_first, TOUCHING), min(1.0, share / UNDER_WAY))
+    return min(NOT_YET, REACH_SHARE * reach + (1 - REACH_SHARE) * share)
 
 
 def _covered_share(left: float, at_first: float, enough: float) -> float:
@@ -67,7 +67,7 @@ class Measured:
     def of(cls, task: Task, stride: int, steps: Sequence[StepFacts], success: Sequence[bool]) -> Measured:
         """Measure progress at every frame."""
         frames = steps[::stride]
-        curve = [progress(task, steps[0], facts, done) for facts, done in zip(frames, success, strict=True)]
+        curve = [progress(task, steps[0], facts, is_done) for facts, is_done in zip(frames, success, strict=True)]
         return cls(task, stride, tuple(steps), np.array(success, dtype=bool), np.array(curve))
 
     def __len__(self) -> int:
@@ -124,12 +124,12 @@ LONG_GRIP = 20
 
 def find_events(measured: Measured) -> tuple[Event, ...]:
     """Find all failure events of an episode, sorted by first frame."""
-    found = [event for rule in RULES for event in rule(measured)]
-    explained = {event.kind for event in found} & ENDS_BADLY
+    events = [event for rule in RULES for event in rule(measured)]
+    explained = {event.kind for event in events} & ENDS_BADLY
     if not measured.at_end and not explained:
         best = int(np.argmax(measured.progress))
-        found.append(Event("incomplete", best, len(measured) - 1, f"stops at progress {measured.progress[-1]:.2f}"))
-    return tuple(sorted(found, key=lambda event: (event.first, event.kind)))
+        events.append(Event("incomplete", best, len(measured) - 1, f"stops at progress {measured.progress[-1]:.2f}"))
+    return tuple(sorted(events, key=lambda event: (event.first, event.kind)))
 
 
 ENDS_BADLY = frozenset({"dropped", "missed grasp", "not released", "undone", "wrong object", "wrong place"})
@@ -146,10 +146,10 @@ def _drop(measured: Measured) -> Iterator[Event]:
     """Held and lifted, then released and fallen."""
     if not measured.task.grasps:
         return
-    held = _column(measured, "held") > 0
+    is_held = _column(measured, "held") > 0
     height = np.array([facts.object[2] for facts in measured.steps])
-    for first, last in _runs(~held):
-        if first == 0 or not held[max(0, first - 8) : first].any():
+    for first, last in _runs(~is_held):
+        if first == 0 or not is_held[max(0, first - 8) : first].any():
             continue
         fallen = np.flatnonzero(height[first - 1] - height[first : last + 1] > LIFTED)
         if height[first - 1] - height[0] <= LIFTED or not len(fallen):
@@ -176,8 +176,8 @@ def _missed_grasp(measured: Measured) -> Iterator[Event]:
 
 
 def _not_released(measured: Measured) -> Iterator[Event]:
-    held = _column(measured, "held")
-    runs = [run for run in _runs(held) if run[1] == len(held) - 1]
+    is_held = _column(measured, "held")
+    runs = [run for run in _runs(is_held) if run[1] == len(is_held) - 1]
     for first, last in runs:
         near = measured.steps[-1].distance < 2 * measured.task.within
         if near and not measured.ever and last - first > LONG_GRIP:
@@ -189,9 +189,9 @@ def _wrong_place(measured: Measured) -> Iterator[Event]:
     places = np.array([facts.object for facts in measured.steps])
     if measured.at_end or measured.ever or not measured.task.loose:
         return
-    moved = float(np.linalg.norm(places[-1] - places[0])) > NUDGED
-    left = not measured.steps[-1].held and not measured.steps[-1].touched
-    if moved and left:
+    is_moved = float(np.linalg.norm(places[-1] - places[0])) > NUDGED
+    is_released = not measured.steps[-1].held and not measured.steps[-1].touched
+    if is_moved and is_released:
         away = np.linalg.norm(places - places[-1], axis=1) > 0.01  # noqa: PLR2004
         rest = int(np.flatnonzero(away)[-1]) + 1 if away.any() else 0
         if rest < len(places) - LONG_GRIP // 2:
@@ -203,8 +203,8 @@ def _wrong_object(measured: Measured) -> Iterator[Event]:
         return
     places = np.array([facts.spare for facts in measured.steps])
     touched = _column(measured, "spare_touched")
-    moved = np.linalg.norm(places - places[0], axis=1) > NUDGED
-    if touched.any() and moved.any():
+    is_moved = np.linalg.norm(places - places[0], axis=1) > NUDGED
+    if touched.any() and is_moved.any():
         first, last = int(np.flatnonzero(touched)[0]), int(np.flatnonzero(touched)[-1])
         yield _event(measured, "wrong object", first, last, "the other object was moved")
 

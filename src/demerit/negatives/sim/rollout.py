@@ -103,8 +103,8 @@ def random_numbers(spec: EpisodeSpec, purpose: str) -> np.random.Generator:
 
     So scene, camera, length and ending are independent of the outcome.
     """
-    known = spec.behaviour if purpose == "behaviour" else ""
-    words = "/".join([spec.task, spec.setting, str(spec.seed), purpose, known])
+    behaviour = spec.behaviour if purpose == "behaviour" else ""
+    words = "/".join([spec.task, spec.setting, str(spec.seed), purpose, behaviour])
     return np.random.default_rng(int.from_bytes(hashlib.blake2b(words.encode(), digest_size=16).digest(), "little"))
 
 
@@ -253,8 +253,8 @@ class _Play:
         before = self.places[-STUCK_STEPS:][0]
         is_stuck = len(self.places) > STUCK_STEPS and float(np.linalg.norm(facts.hand - before)) < STUCK_METRES
         self.still = 0 if self.actor.waits else self.still + is_stuck
-        done = self.actor.ends_on_success and self.done_for > self.ending.patience
-        return self.actor.over or done or self.still > STUCK_STEPS
+        is_done = self.actor.ends_on_success and self.done_for > self.ending.patience
+        return self.actor.over or is_done or self.still > STUCK_STEPS
 
 
 LICENCE = "MIT"

@@ -59,18 +59,18 @@ def plan(split: str, size: int = 128, benchmark: str = BENCHMARK) -> list[Episod
     if split not in parts:
         raise UnknownName(f"split of {benchmark}", split, parts)
     first_seed, seeds, others, setting = parts[split]
-    listed = []
+    specs = []
     for task in tasks(robot).values():
         if robot == SAWYER and (task.name in HELD_OUT_TASKS) != (split == "test"):
             continue
         behaviours = _others(task, with_held_out=split == "test")
         for number in range(seeds):
             turn = [behaviours[(number * others + place) % len(behaviours)] for place in range(others)]
-            listed += [
+            specs += [
                 EpisodeSpec(task.name, behaviour, first_seed + number, setting, size, split)
                 for behaviour in ("expert", *turn)
             ]
-    return listed
+    return specs
 
 
 def _others(task: Task, with_held_out: bool) -> list[str]:
@@ -120,14 +120,14 @@ def _closest(episodes: Sequence[Episode]) -> list[_Pair]:
     successes = [episode for episode in episodes if episode.outcome is not None and episode.outcome.success]
     failures = [episode for episode in episodes if episode.outcome is not None and episode.outcome.success is False]
     candidates = [_pair(success, failure) for success in successes for failure in failures]
-    used: set[str] = set()
-    chosen = []
+    ids_in_use: set[str] = set()
+    pairs = []
     for ids, (ratio, longer) in sorted(candidates, key=_similarity):
         is_fitting = abs(longer) <= LONGEST_DIFFERENCE and abs(ratio) <= math.log(LARGEST_RATIO)
-        if is_fitting and not used & set(ids):
-            used.update(ids)
-            chosen.append((ids, (ratio, longer)))
-    return chosen
+        if is_fitting and not ids_in_use & set(ids):
+            ids_in_use.update(ids)
+            pairs.append((ids, (ratio, longer)))
+    return pairs
 
 
 def _pair(good: Episode, bad: Episode) -> _Pair:

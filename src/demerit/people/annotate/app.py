@@ -105,9 +105,9 @@ class AnnotateApp:
         """Show what there is to do."""
         lessons = self._lessons() if asked.me.is_owner else []
         trouble = self._trouble if asked.me.is_owner else self._trouble and KEPT  # names folders of this machine
-        left = self.work.count_left(asked.me)
-        start = next((kind for kind, count in left.items() if count["left"]), "")
-        return show_to(asked.me, "home.html.j2", left=left, start=start, trouble=trouble, lessons=lessons)
+        counts = self.work.count_left(asked.me)
+        start = next((kind for kind, count in counts.items() if count["left"]), "")
+        return show_to(asked.me, "home.html.j2", left=counts, start=start, trouble=trouble, lessons=lessons)
 
     def next_item(self, asked: Asked, kind: str = "") -> Response:
         """Go to the next item: of a kind while there are some, then of the others, in the order of the queue."""
@@ -115,8 +115,8 @@ class AnnotateApp:
             raise NotAllowed(404, f"There is no work called {kind!r}.")
         assignment = self.work.next_item(asked.me, kind) if kind else None
         if assignment is None:
-            others = (self.work.next_item(asked.me, one) for one in self.work.count_left(asked.me) if one != kind)
-            assignment = next((one for one in others if one is not None), None)
+            others = (self.work.next_item(asked.me, other) for other in self.work.count_left(asked.me) if other != kind)
+            assignment = next((item for item in others if item is not None), None)
         if assignment is None:
             text = "Everything is answered, or others are at it."
             return show_to(asked.me, "message.html.j2", title="Nothing left to do here", text=text)
@@ -150,11 +150,11 @@ class AnnotateApp:
             "answer": self.work.newest_answer(asked.me, item),
             "failures": [{"name": kind.name, "definition": kind.definition} for kind in kinds()],
         }
-        left, needs_break = self.work.count_left(asked.me), self.work.needs_break(asked.me)
-        done, total = left[assignment.kind]["done"], sum(left[assignment.kind].values())
+        counts, needs_break = self.work.count_left(asked.me), self.work.needs_break(asked.me)
+        done, total = counts[assignment.kind]["done"], sum(counts[assignment.kind].values())
         place = f"answered ({done} of {total} done)" if assignment.is_done else f"{done + 1} of {total}"
         page = f"{assignment.kind}.html.j2"
-        return show_to(asked.me, page, facts=facts, left=left, place=place, needs_break=needs_break)
+        return show_to(asked.me, page, facts=facts, left=counts, place=place, needs_break=needs_break)
 
     def save_draft(self, asked: Asked, item: int) -> Response:
         """Keep an unfinished answer."""
@@ -163,8 +163,8 @@ class AnnotateApp:
 
     def answer(self, asked: Asked, item: int) -> Response:
         """Store an answer, and say what comes next."""
-        assignment, sent = self.work.find(asked.me, item), asked.json()
-        id, body, seconds = sent.get("id"), sent.get("body"), sent.get("seconds", 0)
+        assignment, message = self.work.find(asked.me, item), asked.json()
+        id, body, seconds = message.get("id"), message.get("body"), message.get("seconds", 0)
         if not isinstance(id, str) or not ID.fullmatch(id) or not isinstance(body, Mapping):
             raise BadInput("answer", "an id (a UUID) and a body", f"{id!r} and {type(body).__name__}")
         if not isinstance(seconds, int | float) or abs(seconds) > LONGEST:

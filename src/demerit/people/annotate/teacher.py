@@ -75,9 +75,9 @@ class Teacher:
     def score(self, episode: Episode) -> Reward | None:
         """Return the taught model's reward of an episode; None when there is no model yet."""
         try:
-            changed = (self.folder / DESCRIPTION).stat().st_mtime_ns
-            if self._model is None or self._model[0] != changed:
-                self._model = (changed, load_model(str(self.folder)))
+            time = (self.folder / DESCRIPTION).stat().st_mtime_ns
+            if self._model is None or self._model[0] != time:
+                self._model = (time, load_model(str(self.folder)))
             return self._model[1].score([episode])[0]
         except (OSError, DemeritError):
             return None

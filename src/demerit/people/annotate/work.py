@@ -332,11 +332,13 @@ def _assigned(person: Person) -> sa.Select[Any]:
 
 def _has_verdict(person: Person) -> sa.ColumnElement[bool]:
     """Whether an item asks this person to verify an episode that they have called a success or a failure in Mark."""
-    said = ANSWERS.c.body["success"].as_boolean().is_not(None)
-    same = (_VERIFIED.c.dataset == _MARKED.c.dataset, _VERIFIED.c.episode == _MARKED.c.episode)
+    is_verdict = ANSWERS.c.body["success"].as_boolean().is_not(None)
+    is_same = (_VERIFIED.c.dataset == _MARKED.c.dataset, _VERIFIED.c.episode == _MARKED.c.episode)
     # Not correlated with the outer query: it is computed once, not for each item.
-    marked = sa.select(_VERIFIED.c.id).join(_MARKED, sa.and_(*same)).join(ANSWERS, ANSWERS.c.item == _MARKED.c.id)
-    marked = marked.where(_VERIFIED.c.kind == "verify", _MARKED.c.kind == "mark", ANSWERS.c.person == person.id, said)
+    marked = sa.select(_VERIFIED.c.id).join(_MARKED, sa.and_(*is_same)).join(ANSWERS, ANSWERS.c.item == _MARKED.c.id)
+    marked = marked.where(
+        _VERIFIED.c.kind == "verify", _MARKED.c.kind == "mark", ANSWERS.c.person == person.id, is_verdict
+    )
     return sa.and_(ITEMS.c.kind == "verify", ITEMS.c.gold.is_(None), ITEMS.c.id.in_(marked))
 
 
@@ -353,18 +355,18 @@ def store_labels(database: Database) -> int:
     waiting = sa.select(*columns).join(ITEMS).where(~ANSWERS.c.is_stored, ITEMS.c.gold.is_(None))
     with database.begin() as db:
         rows = db.execute(waiting.order_by(ITEMS.c.dataset, ANSWERS.c.number)).all()
-    failed: dict[str, DemeritError] = {}
+    failures: dict[str, DemeritError] = {}
     for dataset, group in groupby(rows, key=lambda row: row.dataset):
         answers = list(group)
         episodes = {row.episode for row in answers if row.kind != "compare"}
         pairs = {(row.episode, row.other) for row in answers if row.kind == "compare"}
         waiting_for = _write_labels(database, dataset, episodes, pairs)
-        failed |= waiting_for
+        failures |= waiting_for
         numbers = [row.number for row in answers if row.kind == "compare" or row.episode not in waiting_for]
         with database.begin() as db:
             db.execute(sa.update(ANSWERS).where(ANSWERS.c.number.in_(numbers)).values(is_stored=True))
-    if failed:
-        raise next(iter(failed.values()))
+    if failures:
+        raise next(iter(failures.values()))
     return len(rows)
 
 
@@ -386,23 +388,23 @@ def _write_labels(
     new_rows = [_preference(row) for row in about]
     with Store(Path(dataset)).writer() as writer:
         store = Store(Path(dataset))  # read under the lock: what another program adds meanwhile would be lost
-        changed, failed = _gather_labels(store, current, episodes)
+        updates, failures = _gather_labels(store, current, episodes)
         kept = [
             preference
             for preference in store.preferences()
             if (preference.a, preference.b, preference.by) not in answered or preference.source != "human"
         ]
         tables = {} if not pairs else {"preferences": [preference_row(row) for row in (*kept, *new_rows) if row]}
-        tags = {episode.id: episode.origin.tags for episode in changed}
-        writer.relabel({episode.id: episode.outcomes for episode in changed}, tags, **tables)
-    return failed
+        tags = {episode.id: episode.origin.tags for episode in updates}
+        writer.relabel({episode.id: episode.outcomes for episode in updates}, tags, **tables)
+    return failures
 
 
 def _gather_labels(
     store: Store, current: Sequence[sa.Row[Any]], episodes: set[str]
 ) -> tuple[list[Episode], dict[str, DemeritError]]:
     """Return some episodes with their new labels and checks, and why others must wait."""
-    changed, failed = list[Episode](), dict[str, DemeritError]()
+    updates, failures = list[Episode](), dict[str, DemeritError]()
     for id in sorted(episodes):
         episode = store.episode(id)
         rows = [row for row in current if row.episode == id and row.kind != "compare"]
@@ -411,14 +413,14 @@ def _gather_labels(
             for row in rows:
                 by.setdefault(row.name, []).append(read_answer(row.kind, row.body, frames))
         except DemeritError as error:
-            failed[id] = error
+            failures[id] = error
             continue
         last_first = sorted(by, key=lambda name: -max(row.number for row in rows if row.name == name))
-        made = [outcome_of(name, by[name], frames) for name in last_first]
+        labels = [outcome_of(name, by[name], frames) for name in last_first]
         kept = [outcome for outcome in episode.outcomes if not (outcome.source == "human" and outcome.by in by)]
-        labelled = replace(episode, outcomes=(*filter(None, made), *kept))
-        changed.append(_settle_check(labelled, rows))
-    return changed, failed
+        labelled = replace(episode, outcomes=(*filter(None, labels), *kept))
+        updates.append(_settle_check(labelled, rows))
+    return updates, failures
 
 
 def _settle_check(episode: Episode, rows: Sequence[sa.Row[Any]]) -> Episode:

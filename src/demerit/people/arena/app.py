@@ -131,9 +131,9 @@ class ArenaApp:
     def show_trial(self, asked: Asked, id: str) -> Response:
         """Show the step that a trial is at."""
         trial = self.trials.find(asked.me, id)
-        done = {part: self.trials.uploads.list_arrived(id, part) for part in ("photo", *ROLLOUTS)}
+        files = {part: self.trials.uploads.list_arrived(id, part) for part in ("photo", *ROLLOUTS)}
         base = str(asked.request.base_url).replace("http", "ws", 1)
-        parts = {"trial": trial, "done": done, "cameras": CAMERAS, "checklist": CHECKLIST, "piece": LARGEST_PIECE}
+        parts = {"trial": trial, "done": files, "cameras": CAMERAS, "checklist": CHECKLIST, "piece": LARGEST_PIECE}
         policy = self.trials.policy_now(id, trial["step"])
         if ADDRESS.fullmatch(policy):
             policy = f"{base}trials/{id}/policy/{trial['step']}"
@@ -142,10 +142,10 @@ class ArenaApp:
 
     def describe(self, asked: Asked, id: str) -> Response:
         """Take the instruction and the safety checklist."""
-        sent = asked.json()
-        ticked = sent.get("checklist")
+        message = asked.json()
+        ticked = message.get("checklist")
         is_safe = isinstance(ticked, list) and len(ticked) == len(CHECKLIST) and all(tick is True for tick in ticked)
-        self.trials.describe(asked.me, id, str(sent.get("instruction", "")), is_safe)
+        self.trials.describe(asked.me, id, str(message.get("instruction", "")), is_safe)
         return self._send_step(asked, id)
 
     def confirm_reset(self, asked: Asked, id: str) -> Response:
@@ -168,9 +168,9 @@ class ArenaApp:
 
     def begin_upload(self, asked: Asked, id: str) -> Response:
         """Announce a file."""
-        sent = asked.json()
-        part, camera = str(sent.get("part")), str(sent.get("camera", "left"))
-        return JSONResponse(self.trials.begin_upload(asked.me, id, part, camera, sent.get("size", 0)))
+        message = asked.json()
+        part, camera = str(message.get("part")), str(message.get("camera", "left"))
+        return JSONResponse(self.trials.begin_upload(asked.me, id, part, camera, message.get("size", 0)))
 
     def add_piece(self, asked: Asked, id: str, start: int) -> Response:
         """Take a piece of a file."""

@@ -102,8 +102,8 @@ def make_dump(trials: Trials, cards: Sequence[ModelCard] = ()) -> dict[str, Any]
             trial, _, part = id.rpartition("/")
             value = None if math.isnan(reward.final) else reward.final
             scores.setdefault(trial, {}).setdefault(model, {})[part] = value
-            said = {**reward.verdict.as_dict(), "caution": reward.caution}
-            verdicts.setdefault(trial, {}).setdefault(model, {})[part] = said
+            facts = {**reward.verdict.as_dict(), "caution": reward.caution}
+            verdicts.setdefault(trial, {}).setdefault(model, {})[part] = facts
     rows = [
         {
             **{name: getattr(row, name) for name in DUMPED},
@@ -135,9 +135,9 @@ def _check_dump(dump: Mapping[str, Any]) -> None:
     policies, rows = dump.get("policies"), dump.get("trials")
     if not isinstance(policies, list) or not isinstance(rows, list) or not all(isinstance(p, str) for p in policies):
         raise BadInput("arena dump", "lists of policies and trials", "something else")
-    known = set(policies)
+    names = set(policies)
     for number, row in enumerate(rows, 1):
-        if not _fits(row, known):
+        if not _fits(row, names):
             raise BadInput(f"arena dump, trial {number}", "policies, site, verdict and scores as written", "others")
     for name, count in (("policies", len(policies)), ("sites", len({row["site"] for row in rows}))):
         if count > MOST[name]:
@@ -148,8 +148,12 @@ def _fits(row: Any, policies: Set[str]) -> bool:
     """Whether a trial has what the results are computed from."""
     try:
         scores = [value for parts in row["models"].values() for value in parts.values()]
-        said = [facts for parts in row.get("model_verdicts", {}).values() for facts in parts.values()]
-        texts = [text for facts in said for text in (facts["verdict"], facts.get("why_unknown"), facts.get("caution"))]
+        model_verdicts = [facts for parts in row.get("model_verdicts", {}).values() for facts in parts.values()]
+        texts = [
+            text
+            for facts in model_verdicts
+            for text in (facts["verdict"], facts.get("why_unknown"), facts.get("caution"))
+        ]
         return (
             all(isinstance(row[name], kind) for name, kind in ROW.items())
             and row["first"] != row["second"]
@@ -206,15 +210,15 @@ def tell_agreement(share: Share) -> str:
 
 
 def _count_verdicts(rows: Sequence[Mapping[str, Any]]) -> dict[str, VerdictCounts]:
-    said: dict[str, list[Mapping[str, Any]]] = {}
+    verdicts: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         for model, parts in row.get("model_verdicts", {}).items():
-            said.setdefault(model, []).extend(parts.values())
+            verdicts.setdefault(model, []).extend(parts.values())
     return {
         model: VerdictCounts.of_verdicts(
             map(read_verdict, facts), dict.fromkeys(fact["caution"] for fact in facts if fact.get("caution"))
         )
-        for model, facts in sorted(said.items())
+        for model, facts in sorted(verdicts.items())
     }
 
 

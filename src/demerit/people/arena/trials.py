@@ -60,15 +60,15 @@ class Trials:
         """
         _check_policies(policies)
         with self.database.begin() as db:
-            known = set(db.execute(sa.select(POLICIES.c.name)).scalars())
+            names = set(db.execute(sa.select(POLICIES.c.name)).scalars())
             for name, address in policies.items():
                 row = {"address": address, "is_active": True}
-                if name in known:
+                if name in names:
                     db.execute(sa.update(POLICIES).where(POLICIES.c.name == name).values(row))
                 else:
                     db.execute(sa.insert(POLICIES).values(name=name, **row))
-            gone = POLICIES.c.name.not_in(list(policies))
-            db.execute(sa.update(POLICIES).where(gone).values(is_active=False))
+            is_gone = POLICIES.c.name.not_in(list(policies))
+            db.execute(sa.update(POLICIES).where(is_gone).values(is_active=False))
 
     def policy_now(self, id: str, part: str) -> str:
         """Return the code word or (for the relay alone) the address of a policy whose turn it is; "" if it is not."""
@@ -110,8 +110,8 @@ class Trials:
         """
         row = self._row(site, id)
         aside = row.excluded if row.excluded in (TOO_FAST, SENT_TWICE) else ""
-        found = {"id": id, "step": self._step(row), "instruction": row.instruction, "aside": aside}
-        return {**found, "carried": row.ended is None and row.first_progress is not None}
+        trial = {"id": id, "step": self._step(row), "instruction": row.instruction, "aside": aside}
+        return {**trial, "carried": row.ended is None and row.first_progress is not None}
 
     def begin_upload(self, site: Person, id: str, part: str, camera: str, size: int) -> dict[str, Any]:
         """Announce a file of the step that a trial is at, or of an earlier rollout."""
@@ -219,15 +219,15 @@ class Trials:
 
     def doubts(self, row: sa.Row[Any]) -> list[str]:
         """Say what an owner should look at before a trial counts."""
-        found = []
+        doubts = []
         gap = row.first_progress - row.second_progress
         if (row.verdict == "first" and gap < -CONTRADICTION) or (row.verdict == "second" and gap > CONTRADICTION):
-            found.append("the scores say the opposite of the preference")
+            doubts.append("the scores say the opposite of the preference")
         if row.verdict == "tie" and row.first_success != row.second_success:
-            found.append("a tie of a success and a failure")
+            doubts.append("a tie of a success and a failure")
         if any(getattr(row, f"{part}_success") and getattr(row, f"{part}_progress") < HALF for part in ROLLOUTS):
-            found.append("a success with less than half done")
-        return found
+            doubts.append("a success with less than half done")
+        return doubts
 
     # Inside
 
@@ -264,9 +264,9 @@ class Trials:
         if not pairs:
             raise BadInput("arena", "two policies or more", "fewer")
         counted = sa.select(TRIALS.c.first, TRIALS.c.second).where(TRIALS.c.excluded == "")
-        done = Counter(frozenset(pair) for pair in db.execute(counted))
-        least = min(done[frozenset(pair)] for pair in pairs)
-        return self._random.choice([pair for pair in pairs if done[frozenset(pair)] <= least + SLACK])
+        totals = Counter(frozenset(pair) for pair in db.execute(counted))
+        least = min(totals[frozenset(pair)] for pair in pairs)
+        return self._random.choice([pair for pair in pairs if totals[frozenset(pair)] <= least + SLACK])
 
     def _row(self, site: Person, id: str) -> sa.Row[Any]:
         with self.database.begin() as db:
@@ -319,12 +319,12 @@ def _read_judgement(given: Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput("preference", "first, second or tie", repr(verdict))
     if not isinstance(feedback, str) or not feedback.strip() or len(feedback) > LONGEST_TEXT:
         raise BadInput("feedback", f"what you saw, in 1 to {LONGEST_TEXT} characters", repr(feedback)[:100])
-    found: dict[str, Any] = {"verdict": verdict, "feedback": feedback.strip()}
+    judgement: dict[str, Any] = {"verdict": verdict, "feedback": feedback.strip()}
     for part in ROLLOUTS:
         progress, success = given.get(f"{part}_progress"), given.get(f"{part}_success")
         if isinstance(progress, bool) or not isinstance(progress, int | float) or not 0 <= progress <= 1:
             raise BadInput(f"progress of the {part} rollout", "a number from 0 to 1", repr(progress))
         if not isinstance(success, bool):
             raise BadInput(f"success of the {part} rollout", "true or false", repr(success))
-        found |= {f"{part}_progress": float(progress), f"{part}_success": success}
-    return found
+        judgement |= {f"{part}_progress": float(progress), f"{part}_success": success}
+    return judgement

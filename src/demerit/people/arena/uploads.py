@@ -60,35 +60,35 @@ class Uploads:
             raise BadInput("size", f"1 to {largest} bytes", size)
         with self.database.begin() as db:
             _check_open(db, site, trial)
-            same = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.camera == camera)
-            found = db.execute(sa.select(UPLOADS).where(*same)).first()
-            if found is not None and found.size == size:
-                return {"id": found.id, "received": self._received(found.id), "is_complete": found.is_complete}
-            if found is not None and found.is_complete and part != "photo":
+            place = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.camera == camera)
+            upload = db.execute(sa.select(UPLOADS).where(*place)).first()
+            if upload is not None and upload.size == size:
+                return {"id": upload.id, "received": self._received(upload.id), "is_complete": upload.is_complete}
+            if upload is not None and upload.is_complete and part != "photo":
                 raise NotAllowed(409, "This file has arrived and is final.")
-            if found is not None:
-                db.execute(sa.delete(UPLOADS).where(UPLOADS.c.id == found.id))
+            if upload is not None:
+                db.execute(sa.delete(UPLOADS).where(UPLOADS.c.id == upload.id))
             today = (TRIALS.c.site == site.id, TRIALS.c.started > time.time() - DAY)
-            sent = sa.select(sa.func.sum(UPLOADS.c.size)).join(TRIALS).where(*today)
-            if int(db.execute(sent).scalar() or 0) + size > BYTES_A_DAY:
+            volume = sa.select(sa.func.sum(UPLOADS.c.size)).join(TRIALS).where(*today)
+            if int(db.execute(volume).scalar() or 0) + size > BYTES_A_DAY:
                 raise NotAllowed(429, f"A site may send {BYTES_A_DAY // 10**9} GB a day: go on tomorrow.")
             id = str(uuid.uuid4())
             db.execute(sa.insert(UPLOADS).values(id=id, trial=trial, part=part, camera=camera, size=size))
-        if found is not None:
-            self._path(found.id).unlink(missing_ok=True)
+        if upload is not None:
+            self._path(upload.id).unlink(missing_ok=True)
         return {"id": id, "received": 0, "is_complete": False}
 
     def add(self, site: Person, id: str, start: int, piece: bytes) -> dict[str, Any]:
         """Add a piece; durable when this returns. One that does not start where the file ends is refused, not lost."""
         with self.database.begin() as db:
-            found = db.execute(sa.select(UPLOADS).where(UPLOADS.c.id == id)).first()
-            if found is None:
+            upload = db.execute(sa.select(UPLOADS).where(UPLOADS.c.id == id)).first()
+            if upload is None:
                 raise NotAllowed(404, "There is no such upload among yours.")
-            _check_open(db, site, found.trial)
-        if found.is_complete:
-            return {"received": found.size, "is_complete": True}
-        if len(piece) > LARGEST_PIECE or start + len(piece) > found.size:
-            raise NotAllowed(413, f"Expected at most {LARGEST_PIECE} bytes, and {found.size} in all.")
+            _check_open(db, site, upload.trial)
+        if upload.is_complete:
+            return {"received": upload.size, "is_complete": True}
+        if len(piece) > LARGEST_PIECE or start + len(piece) > upload.size:
+            raise NotAllowed(413, f"Expected at most {LARGEST_PIECE} bytes, and {upload.size} in all.")
         with self._lock:  # the same piece from two pages is added once
             if start == self._received(id) and piece:
                 with open(self._path(id), "ab") as file:
@@ -96,10 +96,10 @@ class Uploads:
                     file.flush()
                     os.fsync(file.fileno())
             received = self._received(id)
-        if received < found.size:
+        if received < upload.size:
             return {"received": received, "is_complete": False}
         with self._only_check(site):
-            return self._finish(found)
+            return self._finish(upload)
 
     def path(self, trial: str, part: str, camera: str = "left") -> Path | None:
         """Return a file that has arrived whole."""
@@ -107,19 +107,19 @@ class Uploads:
 
     def files(self, trial: str, part: str) -> Mapping[str, Path]:
         """Return the photo or the videos of a part that have arrived whole, by camera."""
-        found = self._arrived(trial, part)
-        return {camera: found[camera] for camera in CAMERAS if camera in found}
+        paths = self._arrived(trial, part)
+        return {camera: paths[camera] for camera in CAMERAS if camera in paths}
 
     def list_arrived(self, trial: str, part: str) -> list[str]:
         """Return the names of all files of a part that have arrived whole, also of the log."""
-        found = self._arrived(trial, part)
-        return [name for name in (*CAMERAS, LOG) if name in found]
+        paths = self._arrived(trial, part)
+        return [name for name in (*CAMERAS, LOG) if name in paths]
 
     def is_sent_twice(self, trial: str, part: str) -> bool:
         """Whether a rollout's main video is one of another rollout, sent again. One that was carried over is not."""
-        same = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.camera == "left", UPLOADS.c.is_complete)
+        place = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.camera == "left", UPLOADS.c.is_complete)
         with self.database.begin() as db:
-            mine = db.execute(sa.select(UPLOADS).where(*same)).one()
+            mine = db.execute(sa.select(UPLOADS).where(*place)).one()
             alike = (UPLOADS.c.size == mine.size, UPLOADS.c.id != mine.id, UPLOADS.c.is_complete)
             others = [self._path(id) for id in db.execute(sa.select(UPLOADS.c.id).where(*alike)).scalars()]
         path = self._path(mine.id)
@@ -141,9 +141,9 @@ class Uploads:
         """Remove files of no upload, which a killed server left behind."""
         paths = list(self.folder.glob("*.mp4"))
         with self.database.begin() as db:
-            known = set(db.execute(sa.select(UPLOADS.c.id)).scalars())
+            ids = set(db.execute(sa.select(UPLOADS.c.id)).scalars())
         for path in paths:
-            if path.stem not in known:
+            if path.stem not in ids:
                 path.unlink(missing_ok=True)
 
     @contextmanager
@@ -159,25 +159,25 @@ class Uploads:
             with self._lock:
                 self._checked.discard(site.id)
 
-    def _finish(self, found: sa.Row[Any]) -> dict[str, Any]:
+    def _finish(self, upload: sa.Row[Any]) -> dict[str, Any]:
         """Check that a whole file is a photo or a video; one that is not is removed and can be sent again."""
-        path = self._path(found.id)
+        path = self._path(upload.id)
         try:
-            if found.part == "photo":
+            if upload.part == "photo":
                 self.decoder.check_photo(path)
-            elif found.camera != LOG and len(self.decoder.decode(path, 2, ONE_PIXEL)) < 2:  # noqa: PLR2004
+            elif upload.camera != LOG and len(self.decoder.decode(path, 2, ONE_PIXEL)) < 2:  # noqa: PLR2004
                 raise BadInput("video", "two frames or more", "fewer")
         except DemeritError as error:
             path.unlink(missing_ok=True)
             raise NotAllowed(422, f"This file cannot be used ({error}). Send another.") from None
         with self.database.begin() as db:
-            db.execute(sa.update(UPLOADS).where(UPLOADS.c.id == found.id).values(is_complete=True))
-        return {"received": found.size, "is_complete": True}
+            db.execute(sa.update(UPLOADS).where(UPLOADS.c.id == upload.id).values(is_complete=True))
+        return {"received": upload.size, "is_complete": True}
 
     def _arrived(self, trial: str, part: str) -> dict[str, Path]:
-        done = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.is_complete)
+        place = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.is_complete)
         with self.database.begin() as db:
-            rows = db.execute(sa.select(UPLOADS.c.camera, UPLOADS.c.id).where(*done)).all()
+            rows = db.execute(sa.select(UPLOADS.c.camera, UPLOADS.c.id).where(*place)).all()
         return {camera: self._path(id) for camera, id in rows}
 
     def _received(self, id: str) -> int:

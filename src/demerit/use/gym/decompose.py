@@ -30,7 +30,7 @@ def ask_stages(instruction: str, client: ChatClient) -> list[str]:
     response = client.ask(request)
     if not isinstance(response.parsed, StageList):
         raise BadInput(f"the chat model at {client.endpoint.host}", "a list of stages", response.why_not)
-    found = [" ".join(stage.split()) for stage in response.parsed.stages]
-    if not all(found):
-        raise BadInput(f"the chat model at {client.endpoint.host}", "stages in words", found)
-    return found
+    stages = [" ".join(stage.split()) for stage in response.parsed.stages]
+    if not all(stages):
+        raise BadInput(f"the chat model at {client.endpoint.host}", "stages in words", stages)
+    return stages

@@ -154,9 +154,9 @@ class EpisodeWatch:
             self._start(self._stage + 1)
             return self.look(frame, is_last)
         level = self.scheme.level(answer.value, succeeds, self._stage, self.model.card)
-        failed = self._is_reached("failure", answer) and not succeeds
+        fails = self._is_reached("failure", answer) and not succeeds
         self._seen += 1
-        return Look(answer, level, self._stage, succeeds, failed)
+        return Look(answer, level, self._stage, succeeds, fails)
 
     def _is_reached(self, end: Literal["success", "failure"], answer: LiveReward) -> bool:
         threshold = self.scheme.success if end == "success" else self.scheme.failure

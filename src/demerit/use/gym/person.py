@@ -73,18 +73,18 @@ class PersonModel(ShownModel):
         return [self._ask(episode) for episode in episodes]
 
     def _ask(self, episode: Episode) -> Reward:
-        said = self.ask(episode)
-        answer: PersonAnswer = said.item() if isinstance(said, np.generic) else said
-        given = {"source": "human", "by": self.by, "instruction": episode.instruction, "frames": len(episode)}
+        reply = self.ask(episode)
+        answer: PersonAnswer = reply.item() if isinstance(reply, np.generic) else reply
+        facts = {"source": "human", "by": self.by, "instruction": episode.instruction, "frames": len(episode)}
         if answer is None:
-            reward = Reward.unscored(self.card.name, episode.id, "the person gave no answer", given)
+            reward = Reward.unscored(self.card.name, episode.id, "the person gave no answer", facts)
         else:
             value = _check_answer(answer)
-            given |= {"succeeds": answer} if isinstance(answer, bool) else {}
-            reward = Reward(self.card.name, episode.id, np.array([len(episode) - 1]), np.array([value]), given=given)
+            facts |= {"succeeds": answer} if isinstance(answer, bool) else {}
+            reward = Reward(self.card.name, episode.id, np.array([len(episode) - 1]), np.array([value]), given=facts)
         self.rewards.append(reward)
         if self.log is not None:
-            line = {"answer": None if answer is None else reward.final, **reward.verdict.as_dict(), **given}
+            line = {"answer": None if answer is None else reward.final, **reward.verdict.as_dict(), **facts}
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         return reward

@@ -55,9 +55,9 @@ def parse_licence(text: str) -> str:
     """Return the SPDX expression; empty stays empty, anything else is refused."""
     if not text.strip():
         return ""
-    given = AND.join(FROM_HUB.get(part.strip().lower(), part) for part in text.replace("-and-", AND).split(AND))
+    expression = AND.join(FROM_HUB.get(part.strip().lower(), part) for part in text.replace("-and-", AND).split(AND))
     try:
-        return str(canonicalize_license_expression(given))
+        return str(canonicalize_license_expression(expression))
     except InvalidLicenseExpression:
         expected = "an SPDX id such as CC-BY-4.0, or LicenseRef-NAME for your own terms (--where skips episodes)"
         raise BadInput("licence", expected, repr(text)) from None
@@ -80,10 +80,10 @@ def combine_licences(counts: Mapping[str, int], changed: bool = False) -> str:
         raise BadInput("licence", expected, f"{unchanged[0]}, {names[unchanged[0]]} episodes")
     wholes = [whole for whole in names if all(_goes_into(part, whole) for part in names)]
     if not wholes:
-        listed = ", ".join(f"{name} ({count})" for name, count in names.most_common())
-        one = max(names, key=len)
-        expected = f"licences that may be combined (release them separately, e.g. --where 'licence={one}')"
-        raise BadInput("licences", expected, listed)
+        summary = ", ".join(f"{name} ({count})" for name, count in names.most_common())
+        longest = max(names, key=len)
+        expected = f"licences that may be combined (release them separately, e.g. --where 'licence={longest}')"
+        raise BadInput("licences", expected, summary)
     return wholes[0] if len(wholes) == 1 else AND.join(sorted(names, key=str.casefold))
 
 
@@ -333,7 +333,7 @@ class ReleaseFields:
         kept = outcome.stages if self._config.keeps("stages") else ()
         if outcome.stages and not kept:
             self.dropped["stages"] += 1
-        stages = tuple(replace(one, name=self._scrub_text(self.name(one.name)) or "hidden") for one in kept)
+        stages = tuple(replace(stage, name=self._scrub_text(self.name(stage.name)) or "hidden") for stage in kept)
         return Outcome(*labels, events, self._note(outcome.note), self._by(outcome), stages)
 
     def _by(self, label: Outcome | Preference) -> str:

@@ -97,9 +97,11 @@ def check_lerobot(episodes: Iterable[Episode], fps: float | None) -> None:
 
 def order_by_split(episodes: Iterable[Episode]) -> list[Episode]:
     """Put the episodes of each split together, because LeRobot's splits are ranges."""
-    listed = list(episodes)
-    order = {split: place for place, split in enumerate(dict.fromkeys(episode.origin.split for episode in listed))}
-    return sorted(listed, key=lambda episode: order[episode.origin.split])
+    all_episodes = list(episodes)
+    order = {
+        split: place for place, split in enumerate(dict.fromkeys(episode.origin.split for episode in all_episodes))
+    }
+    return sorted(all_episodes, key=lambda episode: order[episode.origin.split])
 
 
 def _shared_signals(episodes: Sequence[Episode]) -> list[str]:
@@ -168,12 +170,12 @@ def verify(root: str | Path, *, extra: bool = True) -> list[str]:
         lines = (root / SUMS).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(root, f"{SUMS} cannot be read ({error})") from error
-    listed = {name: digest for digest, space, name in (line.partition("  ") for line in lines) if space}
-    there = {path.relative_to(root).as_posix(): path for path in list_files(root)}
+    digests = {name: digest for digest, space, name in (line.partition("  ") for line in lines) if space}
+    paths = {path.relative_to(root).as_posix(): path for path in list_files(root)}
     return [
-        *(f"{name} is missing" for name in listed if name not in there),
-        *(f"{name} is not listed" for name in there if extra and name not in listed),
-        *(f"{name} has changed" for name in listed if name in there and _sum(there[name]) != listed[name]),
+        *(f"{name} is missing" for name in digests if name not in paths),
+        *(f"{name} is not listed" for name in paths if extra and name not in digests),
+        *(f"{name} has changed" for name in digests if name in paths and _sum(paths[name]) != digests[name]),
     ]
 
 
@@ -289,14 +291,14 @@ def _write(
     preferences = [fields.preference(preference) for preference in source.preferences]
     masks = tuple(replace(mask, camera=fields.name(mask.camera)) for mask in config.masks)
     videos = ReleaseVideos(tree, stage / "records", replace(config, masks=masks), episodes)
-    made: dict[str, VideoSource] = {}
+    sources: dict[str, VideoSource] = {}
 
     def write_videos(episode: Episode) -> Episode:
-        on_progress("writing videos", len(made), len(episodes))
+        on_progress("writing videos", len(sources), len(episodes))
         if config.layout == "lerobot":
-            made[episode.id] = "re-encoded"
+            sources[episode.id] = "re-encoded"
             return videos.cover(episode)
-        released, made[episode.id] = videos.write(episode)
+        released, sources[episode.id] = videos.write(episode)
         return released
 
     written: Iterable[Episode] = map(write_videos, episodes)
@@ -321,7 +323,7 @@ def _write(
         "preferences": len(preferences),
         "left_out": source.left_out,
         "unchecked": sum(episode.check == "due" for episode in source.episodes),
-        "videos": dict(Counter(made.values())),
+        "videos": dict(Counter(sources.values())),
         "kept": list(config.keep),
         "replaced": len(config.replacements) - len(fields.unused),
         "scrubbed": bool(config.scrub),
@@ -333,8 +335,8 @@ def _write(
     }
     released = list(Store(tree).episodes())
     write_json(tree / FACTS, facts)
-    write_origins(tree, released, made)
-    write_card(tree, facts, released, preferences, fields, made)
+    write_origins(tree, released, sources)
+    write_card(tree, facts, released, preferences, fields, sources)
     owned = {
         "about": "PRIVATE: which source ids, people and recordings are behind the release. Do not share this file.",
         "plan": source.plan,
@@ -376,25 +378,25 @@ def _read_source(dataset: Dataset, config: ReleaseConfig) -> ReleaseSource:
         episodes[record.id] = replace(record, origin=replace(record.origin, licence=licence))
     pairs = tuple(pair for pair in preferences if pair.a in episodes and pair.b in episodes)
     digest.update(json.dumps([vars(pair) for pair in pairs], sort_keys=True).encode())
-    listed = tuple(episodes.values())
-    if not listed:
+    all_episodes = tuple(episodes.values())
+    if not all_episodes:
         raise BadInput(dataset.address or dataset.name, "at least one episode to release", "none")
-    cameras = {camera for episode in listed for camera in episode.views}
+    cameras = {camera for episode in all_episodes for camera in episode.views}
     for mask in config.masks:
         if mask.camera not in (EVERY_CAMERA, *cameras):
             raise UnknownName("camera to mask", mask.camera, cameras)
     if config.layout == "lerobot":
-        check_lerobot(listed, config.fps)
-    leak = next((leak for leak in find_leaks(listed) if leak.kind in REFUSED_LEAKS), None)
+        check_lerobot(all_episodes, config.fps)
+    leak = next((leak for leak in find_leaks(all_episodes) if leak.kind in REFUSED_LEAKS), None)
     if leak and not config.allow_leaks:
         expected = "splits that share no video, recording or original (--allow-leaks releases them with a warning)"
         raise BadInput("splits", expected, str(leak))
-    licences = Counter(episode.origin.licence for episode in listed)
-    changed = config.changes_pixels or config.layout == "lerobot" or any(episode.edits for episode in listed)
-    whole = combine_licences(licences, changed)
+    licences = Counter(episode.origin.licence for episode in all_episodes)
+    is_changed = config.changes_pixels or config.layout == "lerobot" or any(episode.edits for episode in all_episodes)
+    whole = combine_licences(licences, is_changed)
     own = Counter({name: count for name, count in licences.items() if name != parse_licence(config.licence)})
     doubts, plan = licence_doubts(licences), digest.hexdigest()[:32]
-    return ReleaseSource(listed, pairs, whole, doubts, left_out, own if config.licence else Counter(), plan)
+    return ReleaseSource(all_episodes, pairs, whole, doubts, left_out, own if config.licence else Counter(), plan)
 
 
 def _columns(episode: Episode, config: ReleaseConfig) -> dict[str, str]:

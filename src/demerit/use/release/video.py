@@ -109,9 +109,9 @@ class ReleaseVideos:
 
     def write(self, episode: Episode) -> tuple[Episode, VideoSource]:
         """Write an episode's videos; return the episode that shows them, and how they were made."""
-        made = {camera: self._write_view(frames, camera) for camera, frames in episode.views.items()}
-        views = {camera: frames for camera, (frames, _) in made.items()}
-        return replace(episode, views=views), max((how for _, how in made.values()), key=VIDEO_SOURCES.index)
+        copies = {camera: self._write_view(frames, camera) for camera, frames in episode.views.items()}
+        views = {camera: frames for camera, (frames, _) in copies.items()}
+        return replace(episode, views=views), max((how for _, how in copies.values()), key=VIDEO_SOURCES.index)
 
     def cover(self, episode: Episode) -> Episode:
         """Return the episode with covered images, for a layout that encodes them itself."""
@@ -134,9 +134,9 @@ class ReleaseVideos:
 
     def _write_source(self, source: FrameSource, camera: str) -> tuple[FrameSource, VideoSource]:
         if isinstance(source, SplicedFrames):
-            made = [(self._write_source(part, camera), start, stop) for part, start, stop in source.parts]
-            parts = tuple((part, start, stop) for (part, _), start, stop in made)
-            return SplicedFrames(parts), max((how for (_, how), _, _ in made), key=VIDEO_SOURCES.index)
+            pieces = [(self._write_source(part, camera), start, stop) for part, start, stop in source.parts]
+            parts = tuple((part, start, stop) for (part, _), start, stop in pieces)
+            return SplicedFrames(parts), max((how for (_, how), _, _ in pieces), key=VIDEO_SOURCES.index)
         covered = self._cover(Frames(source), camera)
         if isinstance(source, VideoClip) and not covered.masks and self._detector is None:
             name, video = self._write_once(_real(source), lambda path: remux(source.path, path))
@@ -168,13 +168,13 @@ class ReleaseVideos:
             number = f"{len(self._done):06d}"
             path, record = self._root / "videos" / f"{number}.mp4", self._records / f"{number}.json"
             try:
-                made = ReleasedVideo(**json.loads(record.read_bytes()))
+                video = ReleasedVideo(**json.loads(record.read_bytes()))
             except (OSError, ValueError, TypeError):
                 make_folder(path.parent)
                 path.unlink(missing_ok=True)
-                made = write(path)
-                write_json(record, vars(made))
-            self._done[key] = (f"videos/{number}.mp4", made)
+                video = write(path)
+                write_json(record, vars(video))
+            self._done[key] = (f"videos/{number}.mp4", video)
         return self._done[key]
 
 
@@ -193,14 +193,17 @@ def remux(source: str, target: Path) -> ReleasedVideo:
 
 def _copy_packets(source: str, target: Path) -> None:
     first = int(VideoClip(source).scan().pts[0])
-    with av.open(source) as given, av.open(str(target), "w", format="mp4", options={"write_btrt": "0"}) as made:
-        stream = given.streams.video[0]
+    with (
+        av.open(source) as input_file,
+        av.open(str(target), "w", format="mp4", options={"write_btrt": "0"}) as output_file,
+    ):
+        stream = input_file.streams.video[0]
         codec = stream.codec_context.codec.canonical_name
         if codec not in (*ALLOWED_UNITS, *WITHOUT_UNITS) or _has_av1_metadata(codec, stream.codec_context.extradata):
             raise ValueError(f"{codec} may hold metadata")
         # Bit-exact: no muxer name and no date.
-        made.flags = made.flags | Flags.bitexact.value  # type: ignore[operator]  # PyAV's annotation is wrong
-        out = made.add_stream_from_template(stream, opaque=True)
+        output_file.flags = output_file.flags | Flags.bitexact.value  # type: ignore[operator]  # PyAV's annotation is wrong
+        out = output_file.add_stream_from_template(stream, opaque=True)
         out.metadata.clear()
         out.time_base = stream.time_base
         rate = stream.average_rate or stream.guessed_rate
@@ -208,7 +211,7 @@ def _copy_packets(source: str, target: Path) -> None:
         # With `out`, the filter also rewrites the header: its packets are Annex B, and the muxer must know.
         allowed = f"filter_units=pass_types={ALLOWED_UNITS.get(codec)}"
         units = BitStreamFilterContext(allowed, stream, out) if codec in ALLOWED_UNITS else None
-        for packet in given.demux(stream):
+        for packet in input_file.demux(stream):
             if not packet.size:
                 continue
             if packet.pts is None or packet.is_discard:  # an edit list hides it, but a player could show it
@@ -218,7 +221,7 @@ def _copy_packets(source: str, target: Path) -> None:
                 kept.dts = None if kept.dts is None else kept.dts - first
                 kept.duration = kept.duration or step  # Matroska omits it, and mp4 drops a last frame without
                 kept.stream = out
-                made.mux(kept)
+                output_file.mux(kept)
 
 
 def _has_av1_metadata(codec: str, header: bytes | None) -> bool:
@@ -233,8 +236,8 @@ def _compare(source: str, made: str) -> float:
     old, new = (scan.pts * scan.seconds_per_tick for scan in (before.scan(), after.scan()))
     if len(old) != len(new) or not np.allclose(old - old[0], new - new[0], rtol=0, atol=SAME_SECONDS):
         raise ValueError("other times")
-    some = spread(len(old), COMPARED_IMAGES).tolist()
-    if not np.array_equal(before.take(some), after.take(some)):
+    sample = spread(len(old), COMPARED_IMAGES).tolist()
+    if not np.array_equal(before.take(sample), after.take(sample)):
         raise ValueError("other images")
     return float(old[0] - new[0])
 
@@ -255,11 +258,11 @@ def partly_shown_files(episodes: Iterable[Episode]) -> set[str]:
 def _shown_times(source: FrameSource, indices: npt.NDArray[np.integer] | None) -> Iterator[tuple[str, Ints | None]]:
     """Yield each video file and the ticks shown of it; None = all of it."""
     if isinstance(source, SplicedFrames):
-        chosen = np.arange(len(source)) if indices is None else np.unique(indices)
+        frame_numbers = np.arange(len(source)) if indices is None else np.unique(indices)
         offset = 0
         for part, start, stop in source.parts:
-            here = chosen[(chosen >= offset) & (chosen < offset + stop - start)] - offset + start
-            yield from _shown_times(part, here)
+            places = frame_numbers[(frame_numbers >= offset) & (frame_numbers < offset + stop - start)] - offset + start
+            yield from _shown_times(part, places)
             offset += stop - start
     elif isinstance(source, VideoClip) and indices is None and source.start is None and source.stop is None:
         yield _real(source), None
@@ -284,8 +287,8 @@ def paint_black(images: Images, mask: Mask) -> None:
 def hide_regions(image: Images, detector: Detector, camera: str) -> bool:
     """Put a mosaic over what the detector finds, in place; return whether it found anything."""
     try:
-        found = detector(image.copy())
-        boxes = np.asarray([] if found is None else found, dtype=float).reshape(-1, BOX_NUMBERS)
+        answer = detector(image.copy())
+        boxes = np.asarray([] if answer is None else answer, dtype=float).reshape(-1, BOX_NUMBERS)
         if not np.isfinite(boxes).all() or (boxes[:, 2:] < 0).any():
             raise ValueError(f"got {boxes.tolist()}")
     except Exception as error:  # the owner's code may raise and return anything

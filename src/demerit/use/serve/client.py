@@ -272,8 +272,8 @@ class RemoteEpisode:
     def _connect(self) -> None:
         """Start the episode on the server and send the frames so far."""
         if len(self._kept) <= self._frames:
-            lost = f"the connection was lost, and its {self._frames} frames were too many to keep (history_megabytes)"
-            raise RemoteError(self._model.url, GONE, f"the live episode cannot go on: {lost}")
+            reason = f"the connection was lost, and its {self._frames} frames were too many to keep (history_megabytes)"
+            raise RemoteError(self._model.url, GONE, f"the live episode cannot go on: {reason}")
         self._line = self._model.connect()
         for message in self._kept:
             self._exchange(message)

@@ -104,7 +104,8 @@ class RewardApp:
     async def health(self) -> dict[str, Any]:
         """Answer at once, whatever the models do."""
         models = {
-            name: {"waiting": one.waiting, "busy_seconds": one.busy_seconds} for name, one in self._models.items()
+            name: {"waiting": threads.waiting, "busy_seconds": threads.busy_seconds}
+            for name, threads in self._models.items()
         }
         return {"status": "ok", "version": VERSION, "live": self._live, "models": models}
 
@@ -156,11 +157,11 @@ class RewardApp:
             raise HTTPException(400, str(UnknownName("query parameter", min(unknown), SCORE_PARAMETERS)))
         threads = self._find(model, card)
 
-        async def compute(found: Found, _: Pairs) -> Response:
-            episodes = [one for one in found if isinstance(one, Episode)]
+        async def compute(records: Found, _: Pairs) -> Response:
+            episodes = [record for record in records if isinstance(record, Episode)]
             scored: list[Reward] = await asyncio.wrap_future(threads.score(episodes)) if episodes else []
             rewards = iter(scored)
-            answers = [encode_reward(one if isinstance(one, Reward) else next(rewards)) for one in found]
+            answers = [encode_reward(record if isinstance(record, Reward) else next(rewards)) for record in records]
             return JSONResponse({"rewards": answers, "card": threads.card_hash})
 
         return await self._answer(request, threads.model, compute, SentEpisode(id, instruction, {}))
@@ -172,12 +173,12 @@ class RewardApp:
         if not isinstance(comparer, Comparer):
             raise HTTPException(400, f"the model {comparer.card.name!r} does not compare episodes")
 
-        async def compute(found: Found, places: Pairs) -> Response:
-            pairs = [(found[first], found[second]) for first, second in places]
-            asked = [(a, b) for a, b in pairs if isinstance(a, Episode) and isinstance(b, Episode)]
-            answers = iter(await asyncio.wrap_future(threads.call(lambda: comparer.prefer(asked))))
-            known = [math.nan if Reward in map(type, pair) else float(next(answers)) for pair in pairs]
-            return JSONResponse({"first": no_nan(known), "card": threads.card_hash})
+        async def compute(records: Found, places: Pairs) -> Response:
+            pairs = [(records[first], records[second]) for first, second in places]
+            questions = [(a, b) for a, b in pairs if isinstance(a, Episode) and isinstance(b, Episode)]
+            answers = iter(await asyncio.wrap_future(threads.call(lambda: comparer.prefer(questions))))
+            chances = [math.nan if Reward in map(type, pair) else float(next(answers)) for pair in pairs]
+            return JSONResponse({"first": no_nan(chances), "card": threads.card_hash})
 
         return await self._answer(request, comparer, compute)
 
@@ -242,10 +243,10 @@ class RewardApp:
             name = next(iter(self._models))
         if name not in self._models:
             raise HTTPException(404, str(UnknownName("model", name, self._models)))
-        found = self._models[name]
-        if card and card != found.card_hash:
-            raise HTTPException(409, f"the model {name!r} is another one now (its card is {found.card_hash})")
-        return found
+        model = self._models[name]
+        if card and card != model.card_hash:
+            raise HTTPException(409, f"the model {name!r} is another one now (its card is {model.card_hash})")
+        return model
 
     def _check_token(self, headers: Mapping[str, str]) -> None:
         if not has_token(headers, self._token):
@@ -277,13 +278,13 @@ class RewardApp:
 
         An episode that cannot be decoded is a reward without values.
         """
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
                 async with asyncio.timeout(self.limits.deadline):
-                    sent, pairs = await self._receive(request, held, video)
+                    messages, pairs = await self._receive(request, stack, video)
 
                     async def work() -> Response:
-                        return await compute([await self._decode(one, model, held) for one in sent], pairs)
+                        return await compute([await self._decode(message, model, stack) for message in messages], pairs)
 
                     return await unless_gone(request, work())
             except TimeoutError:
@@ -357,12 +358,12 @@ class RewardApp:
         await app(scope, receive, send_counted)
 
     def _make_metrics(self) -> None:
-        self._registry = known = CollectorRegistry()
-        self._requests = Counter("demerit_requests", "Requests answered", ["path", "status"], registry=known)
-        self._seconds = Histogram("demerit_request_seconds", "Time to answer", ["path"], registry=known)
-        self._frames = Counter("demerit_live_frames", "Live frames answered", ["model"], registry=known)
-        Gauge("demerit_live_connections", "Live connections", registry=known).set_function(lambda: self._live)
-        waiting = Gauge("demerit_waiting", "Requests and frames that wait", ["model"], registry=known)
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter("demerit_requests", "Requests answered", ["path", "status"], registry=registry)
+        self._seconds = Histogram("demerit_request_seconds", "Time to answer", ["path"], registry=registry)
+        self._frames = Counter("demerit_live_frames", "Live frames answered", ["model"], registry=registry)
+        Gauge("demerit_live_connections", "Live connections", registry=registry).set_function(lambda: self._live)
+        waiting = Gauge("demerit_waiting", "Requests and frames that wait", ["model"], registry=registry)
         for name, threads in self._models.items():
             waiting.labels(name).set_function(partial(getattr, threads, "waiting"))
 

@@ -162,8 +162,8 @@ def read_reward(facts: Mapping[str, Any]) -> Reward:
 def encode_live(reward: LiveReward) -> dict[str, Any]:
     """Return a live reward as JSON values; NaN is null."""
     numbers = {"value": reward.value, "success": reward.success, "familiarity": reward.familiarity}
-    known = {name: None if value is None or math.isnan(value) else float(value) for name, value in numbers.items()}
-    return {**known, **reward.verdict.as_dict(), "given": encode_given(reward.given)}
+    fields = {name: None if value is None or math.isnan(value) else float(value) for name, value in numbers.items()}
+    return {**fields, **reward.verdict.as_dict(), "given": encode_given(reward.given)}
 
 
 def read_live(facts: Mapping[str, Any]) -> LiveReward:

@@ -51,28 +51,28 @@ class AlarmCondition:
     @classmethod
     def parse(cls, text: str) -> AlarmCondition:
         """Read `success<0.5 over 20`."""
-        found = GRAMMAR.fullmatch(text)
-        if found is None or found[1] not in MEASURES:
+        match = GRAMMAR.fullmatch(text)
+        if match is None or match[1] not in MEASURES:
             expected = (
                 f"{'|'.join(MEASURES)}, one of < <= > >=, a number, `over` and a count, as in 'success<0.5 over 20'"
             )
             raise BadInput("--alarm", expected, repr(text))
-        return cls(" ".join(text.split()), found[1], found[2], float(found[3]), int(found[4]))
+        return cls(" ".join(text.split()), match[1], match[2], float(match[3]), int(match[4]))
 
     def measured(self, rows: Sequence[WatchedEpisode]) -> float | None:
         """Return the measure over the newest episodes; None = there are not enough."""
-        found: list[float] = []
+        values: list[float] = []
         for row in reversed(rows):
-            known = MEASURES[self.measure](row)
-            found += [] if known is None else [known]
-            if len(found) == self.count:
-                return fmean(found)
+            value = MEASURES[self.measure](row)
+            values += [] if value is None else [value]
+            if len(values) == self.count:
+                return fmean(values)
         return None
 
     def holds(self, rows: Sequence[WatchedEpisode]) -> bool:
         """Whether there is an alarm."""
-        found = self.measured(rows)
-        return found is not None and COMPARE[self.compare](found, self.limit)
+        mean = self.measured(rows)
+        return mean is not None and COMPARE[self.compare](mean, self.limit)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -136,8 +136,8 @@ class Webhook:
             with OPENER.open(request, timeout=TIMEOUT):
                 return True
         except urllib.error.HTTPError as error:
-            moved = " (it has moved: give the new address)" if 300 <= error.code < 400 else ""  # noqa: PLR2004
-            self.error = f"HTTP status {error.code}{moved}"
+            hint = " (it has moved: give the new address)" if 300 <= error.code < 400 else ""  # noqa: PLR2004
+            self.error = f"HTTP status {error.code}{hint}"
         except urllib.error.URLError as error:  # refused, timed out
             self.error = str(error.reason)
         except (OSError, ValueError, http.client.HTTPException) as error:  # a bad answer; its text may have the address

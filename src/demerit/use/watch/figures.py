@@ -75,20 +75,20 @@ def draw_curves(rows: Rows, low: float | None, high: float | None, outcome: str 
 
     `low` and `high` are the range of the model's values; without it, values are not drawn.
     """
-    found: dict[str, str] = {}
+    points: dict[str, str] = {}
     for name in (outcome, "value", "familiarity"):
-        known = [value for row in rows if (value := MEASURES[name](row)) is not None]
+        numbers = [value for row in rows if (value := MEASURES[name](row)) is not None]
         if name == "value":
-            known = [] if low is None or high is None else [(value - low) / (high - low) for value in known]
-        ends = range(len(known), min(5, len(known)) - 1, -max(1, len(known) // POINTS))
-        spans = [known[max(0, end - RECENT) : end] for end in reversed(ends)] if known else []
+            numbers = [] if low is None or high is None else [(value - low) / (high - low) for value in numbers]
+        ends = range(len(numbers), min(5, len(numbers)) - 1, -max(1, len(numbers) // POINTS))
+        spans = [numbers[max(0, end - RECENT) : end] for end in reversed(ends)] if numbers else []
         if len(spans) > 1:
-            found[name] = " ".join(_points([fmean(span) for span in spans]))
+            points[name] = " ".join(_points([fmean(span) for span in spans]))
             if name == outcome:
                 bands = [Share.count(int(sum(span)), len(span)) for span in spans]
                 below = _points([band.low for band in bands])[::-1]
-                found["band"] = " ".join([*_points([band.high for band in bands]), *below])
-    return found
+                points["band"] = " ".join([*_points([band.high for band in bands]), *below])
+    return points
 
 
 def _points(values: Sequence[float]) -> list[str]:
@@ -165,12 +165,12 @@ class WatchPage:
         outcome = self.watcher.outcome
         rate = count_rate(rows, outcome)
         means = {
-            name: [found for row in rows if (found := MEASURES[name](row)) is not None]
+            name: [value for row in rows if (value := MEASURES[name](row)) is not None]
             for name in ("value", "familiarity")
         }
         ends = {"value": rate.value, "low": rate.low, "high": rate.high} if rate.n else {}
         drift = {row["measure"]: row["errors"] for row in measure_drift(state.rows)}
-        held = {condition.text: float(condition.holds(state.rows)) for condition in self.conditions}
+        states = {condition.text: float(condition.holds(state.rows)) for condition in self.conditions}
         figures: list[Figure] = [
             ("info", "The model that scores.", "model", {self.watcher.model.card.name: 1}),
             ("episodes", "Episodes with a stored reward.", "", {"": len(state.rows)}),
@@ -187,7 +187,7 @@ class WatchPage:
             ),
             ("failures", "Episodes of the window by kind of failure.", "kind", count_kinds(rows)),
             ("drift_errors", "Standard errors from the usual mean.", "measure", drift),
-            ("alarm", "Whether a condition holds.", "condition", held),
+            ("alarm", "Whether a condition holds.", "condition", states),
             ("failed_looks_total", "Looks at the folder that failed.", "", {"": state.failures}),
             ("up", "Whether the last look succeeded.", "", {"": float(not state.problem)}),
             ("webhook_failures_total", "Messages not delivered.", "", {"": None if hook is None else hook.failed}),

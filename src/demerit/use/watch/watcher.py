@@ -145,8 +145,8 @@ class Watcher:
         """The folder of the rewards; None = not known before there is a dataset."""
         if self._dataset is None:
             return None
-        found = rewards_folder(self._dataset, self.model.card.name)
-        return found if self._out is None else self._out / found.name
+        folder = rewards_folder(self._dataset, self.model.card.name)
+        return folder if self._out is None else self._out / folder.name
 
     def _look(self) -> int:
         self._refresh()
@@ -275,15 +275,15 @@ def files_of(episode: Episode) -> list[str]:
 def state_of(path: str) -> FileState:
     """Return size and time of a file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return path, -1, -1
-    return path, found.st_size, found.st_mtime_ns
+    return path, status.st_size, status.st_mtime_ns
 
 
 def recorded_at(files: tuple[FileState, ...]) -> float:
     """Return when the newest of some files was written."""
-    return max((changed for _, _, changed in files), default=0) / 1e9
+    return max((moment for _, _, moment in files), default=0) / 1e9
 
 
 def _walk(root: Path) -> Iterator[str]:

@@ -104,11 +104,11 @@ def advantages_ahead(
 
 def normalise_groups(numbers: Floats, groups: Ints) -> Floats:
     """Subtract the mean of each group and divide by its standard deviation; 0 where all of a group are equal."""
-    known = ~np.isnan(numbers)
-    count = np.maximum(np.bincount(groups[known], minlength=groups.max(initial=-1) + 1), 1)
-    mean = np.bincount(groups[known], numbers[known], len(count)) / count
+    is_known = ~np.isnan(numbers)
+    count = np.maximum(np.bincount(groups[is_known], minlength=groups.max(initial=-1) + 1), 1)
+    mean = np.bincount(groups[is_known], numbers[is_known], len(count)) / count
     gap = numbers - mean[groups]
-    spread = np.sqrt(np.bincount(groups[known], gap[known] ** 2, len(count)) / count)[groups]
+    spread = np.sqrt(np.bincount(groups[is_known], gap[is_known] ** 2, len(count)) / count)[groups]
     flat = spread <= np.finfo(np.float64).eps * np.maximum(1.0, np.abs(mean[groups]))  # rounding of equal numbers
     return np.where(flat, 0.0 * gap, gap / np.where(flat, 1.0, spread))
 
@@ -121,9 +121,9 @@ def weigh_samples(progress: Floats, spans: EpisodeSpans, chunk: int, kappa: floa
     Where r is unknown the weight is NaN; LeRobot would make it 1.
     """
     rise = progress[spans.ahead(chunk)] - progress
-    known = rise[~np.isnan(rise)]
-    mu = max(float(known.mean()), 0.0) if known.size else 0.0
-    sigma = max(float(known.std()) if known.size else 0.0, RABC_EPSILON)
+    rises = rise[~np.isnan(rise)]
+    mu = max(float(rises.mean()), 0.0) if rises.size else 0.0
+    sigma = max(float(rises.std()) if rises.size else 0.0, RABC_EPSILON)
     rounded: npt.NDArray[Any] = rise.astype(np.float32)  # as LeRobot does, so that both decide alike at kappa
     soft = np.clip((rounded - (mu - 2 * sigma)) / (4 * sigma + RABC_EPSILON), 0.0, 1.0)
     weights = np.where(rounded > np.float32(kappa), 1.0, np.where(rounded >= 0, soft, 0.0))
@@ -249,10 +249,10 @@ class FrameRewards:
     @property
     def success(self) -> Bools | None:
         """For each frame, whether it is the last of a success; None if the outcome of an episode is unknown."""
-        known = [episode.success for episode in self.episodes]
-        if None in known:
+        outcomes = [episode.success for episode in self.episodes]
+        if None in outcomes:
             return None
-        return np.asarray(self.spans.is_last & np.array(known, dtype=bool)[self.spans.owner])
+        return np.asarray(self.spans.is_last & np.array(outcomes, dtype=bool)[self.spans.owner])
 
     def of(self, column: Floats, place: int) -> Floats:
         """Return the part of a flat array that belongs to the n-th kept episode."""
@@ -296,8 +296,8 @@ def find_failing(labels: Sequence[Outcome], success: bool | None, length: int) -
     In an episode that succeeds or whose outcome is unknown, events are marked while they last.
     """
     failing = np.zeros(length, dtype=bool)
-    told = most_trusted(label for label in labels if label.events)
-    events: tuple[Event, ...] = () if told is None else told.events
+    outcome = most_trusted(label for label in labels if label.events)
+    events: tuple[Event, ...] = () if outcome is None else outcome.events
     for event in events:
         failing[event.first : event.last + 1] = True
     if success is False:
@@ -307,11 +307,11 @@ def find_failing(labels: Sequence[Outcome], success: bool | None, length: int) -
 
 def fill_between(values: Floats32) -> Floats32:
     """Draw straight lines between scored frames; frames before the first and after the last one stay NaN."""
-    known = np.flatnonzero(~np.isnan(values))
-    if not len(known):
+    places = np.flatnonzero(~np.isnan(values))
+    if not len(places):
         return values
-    filled = np.interp(np.arange(len(values)), known, values[known]).astype(np.float32)
-    filled[: known[0]] = filled[known[-1] + 1 :] = np.nan
+    filled = np.interp(np.arange(len(values)), places, values[places]).astype(np.float32)
+    filled[: places[0]] = filled[places[-1] + 1 :] = np.nan
     return filled
 
 

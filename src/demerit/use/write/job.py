@@ -105,18 +105,18 @@ def write_rewards(
     """
     dataset, reader = scored.dataset, scored.dataset.reader
     dest = plan_write(dataset, scored.card, to, recipe, dest)
-    found = {episode.id: read_frames(episode, reward, recipe) for episode, reward in scored}
-    listed = match_entries(reader, found) if isinstance(reader, LeRobotReader) else found.values()
-    frames = lay_out(listed, recipe, scored.card)
+    scored_frames = {episode.id: read_frames(episode, reward, recipe) for episode, reward in scored}
+    episodes = match_entries(reader, scored_frames) if isinstance(reader, LeRobotReader) else scored_frames.values()
+    frames = lay_out(episodes, recipe, scored.card)
     sidecars: list[Path] = []
 
     def add_sidecars(folder: Path, renumbered: bool = True) -> None:
-        tag, made = recipe.tag or frames.model, list[Path]()
+        tag, paths = recipe.tag or frames.model, list[Path]()
         if to == "recap":
-            made = write_recap(frames, folder, tag, recipe.positive)
+            paths = write_recap(frames, folder, tag, recipe.positive)
         elif frames.progress is not None:
-            made = write_sidecars(frames, folder, tag, renumbered)
-        sidecars.extend(path.relative_to(folder) for path in made)
+            paths = write_sidecars(frames, folder, tag, renumbered)
+        sidecars.extend(path.relative_to(folder) for path in paths)
 
     links, id = None, ""
     if to == "lerobot" and isinstance(reader, LeRobotReader) and reader.info.is_v3:

@@ -46,15 +46,15 @@ def match_entries(reader: LeRobotReader, found: Mapping[str, EpisodeFrames]) -> 
             expected = f"episode {place} with its first frame at {first}: numbered from 0, without gaps"
             raise BadInput(f"{reader.info.root}/meta", expected, f"episode {entry.index} at {stated}")
         id = f"{reader.name}/episode_{entry.index:06d}"
-        one = found.get(id)
-        if one is None or not len(one.value):
+        frames = found.get(id)
+        if frames is None or not len(frames.value):
             nothing = np.full(entry.length, np.nan, dtype=np.float32)
-            why = SKIPPED if one is None else one.why_missing
-            one = EpisodeFrames(id, "; ".join(entry.tasks), nothing, nothing > 0, why_missing=why)
-        if len(one.value) != entry.length:
-            raise BadInput(f"episode {id!r}", f"{entry.length} frames, as the metadata say", len(one.value))
+            why = SKIPPED if frames is None else frames.why_missing
+            frames = EpisodeFrames(id, "; ".join(entry.tasks), nothing, nothing > 0, why_missing=why)
+        if len(frames.value) != entry.length:
+            raise BadInput(f"episode {id!r}", f"{entry.length} frames, as the metadata say", len(frames.value))
         first += entry.length
-        yield one
+        yield frames
 
 
 def write_linked(
@@ -72,9 +72,9 @@ def write_linked(
             ("meta/episodes", renumber.episodes, len(frames.places)),
         ):
             paths = sorted((info.root / place).glob("*/*.parquet"))
-            found = sum(_rewrite(path, partial / path.relative_to(info.root), change) for path in paths)
-            if found != rows:
-                raise BadInput(str(info.root / place), f"{rows} rows of the scored episodes", found)
+            count = sum(_rewrite(path, partial / path.relative_to(info.root), change) for path in paths)
+            if count != rows:
+                raise BadInput(str(info.root / place), f"{rows} rows of the scored episodes", count)
         for path in [*(info.root / "meta").iterdir(), info.root / "README.md"]:
             if path.is_file() and not path.name.startswith(("info.json", "stats.json", *OLD_SIDECARS)):
                 shutil.copyfile(path, partial / path.relative_to(info.root))
@@ -89,7 +89,7 @@ def write_encoded(
 ) -> None:
     """Write episodes of any format as LeRobot v3.0; their videos are encoded again."""
     kept = {episode.id: episode for episode in frames.episodes}
-    rewards = {one.id: frames.of(frames.reward, place) for place, one in enumerate(frames.episodes)}
+    rewards = {episode.id: frames.of(frames.reward, place) for place, episode in enumerate(frames.episodes)}
 
     def episodes() -> Iterator[Episode]:
         for episode in dataset:
@@ -232,10 +232,10 @@ def _describe(table: Any) -> Any:
     metadata = table.schema.metadata or {}
     if b"huggingface" not in metadata:
         return table
-    known = json.loads(metadata[b"huggingface"])
+    facts = json.loads(metadata[b"huggingface"])
     types = {name: {"dtype": kind, "_type": "Value"} for name, kind in NEW_TYPES.items() if name in table.column_names}
-    known.setdefault("info", {}).setdefault("features", {}).update(types)
-    return table.replace_schema_metadata({**metadata, b"huggingface": json.dumps(known).encode()})
+    facts.setdefault("info", {}).setdefault("features", {}).update(types)
+    return table.replace_schema_metadata({**metadata, b"huggingface": json.dumps(facts).encode()})
 
 
 def _aggregate(table: Any, key: str, measures: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def write_minari(dataset: Dataset, frames: FrameRewards, recipe: RewardRecipe, d
     A step goes from one frame to the next, so an episode of n frames has n - 1 steps. A success is terminated, any
     other episode truncated. Images are not written.
     """
-    place_of = {one.id: place for place, one in enumerate(frames.episodes)}
+    place_of = {episode.id: place for place, episode in enumerate(frames.episodes)}
 
     def box(array: Any) -> Any:
         return spaces.Box(-np.inf, np.inf, array.shape[1:], array.dtype.type)
@@ -40,7 +40,7 @@ def write_minari(dataset: Dataset, frames: FrameRewards, recipe: RewardRecipe, d
             place = place_of.get(episode.id)
             if place is None:
                 continue
-            seen, actions = _signals(episode, shapes)
+            observations, actions = _signals(episode, shapes)
             rewards = frames.of(frames.reward, place)[:-1].copy()
             if recipe.reward == "final":  # the last step leads to the last frame
                 rewards[-1:] = frames.of(frames.reward, place)[-1]
@@ -49,7 +49,7 @@ def write_minari(dataset: Dataset, frames: FrameRewards, recipe: RewardRecipe, d
             is_success = frames.episodes[place].success is True
             yield EpisodeBuffer(
                 options={"episode": episode.id, "instruction": episode.instruction},
-                observations=seen if len(seen) > 1 else next(iter(seen.values())),
+                observations=observations if len(observations) > 1 else next(iter(observations.values())),
                 actions=actions,
                 rewards=rewards,
                 terminations=ends if is_success else ~ends & ends,
@@ -58,8 +58,8 @@ def write_minari(dataset: Dataset, frames: FrameRewards, recipe: RewardRecipe, d
 
     shapes: dict[str, tuple[int, ...]] = {}
     first = next(episode for episode in dataset if episode.id in place_of)
-    seen, actions = _signals(first, shapes)
-    boxes = {name: box(array) for name, array in seen.items()}
+    observations, actions = _signals(first, shapes)
+    boxes = {name: box(array) for name, array in observations.items()}
     name = safe_name(dest.name)
     id = name if re.search(r"-v\d+$", name) else f"{name}-v0"
     with atomic_folder(dest) as partial:
@@ -76,22 +76,22 @@ def write_minari(dataset: Dataset, frames: FrameRewards, recipe: RewardRecipe, d
 
 def _signals(episode: Episode, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[str, Any], Any]:
     """Return the observations of all frames and the actions of all but the last; all episodes have the same shapes."""
-    found = {name: _numbers(values) for name, values in episode.signals.items() if not name.startswith("next.")}
-    names = [name for name in found if name in ACTIONS]
-    if not names or len(found) == 1:
-        got = f"{', '.join(found) or 'no signal'}: --to parquet needs neither"
+    signals = {name: _numbers(values) for name, values in episode.signals.items() if not name.startswith("next.")}
+    names = [name for name in signals if name in ACTIONS]
+    if not names or len(signals) == 1:
+        got = f"{', '.join(signals) or 'no signal'}: --to parquet needs neither"
         raise BadEpisode(episode.id, "an action and another signal, as a Minari dataset needs", got)
     if len(episode) < FEWEST_FRAMES:
         raise BadEpisode(episode.id, f"{FEWEST_FRAMES} frames or more, which make a step", len(episode))
-    short = {name: len(values) for name, values in found.items() if len(values) != len(episode)}
+    short = {name: len(values) for name, values in signals.items() if len(values) != len(episode)}
     if short:
         raise BadEpisode(episode.id, f"signals of {len(episode)} frames", short)
-    here = {name: values.shape[1:] for name, values in found.items()}
-    if shapes and here != shapes:
-        raise BadEpisode(episode.id, f"signals as in the first episode: {shapes}", here)
-    shapes.update(here)
-    action = found.pop(names[0])
-    return found, action[:-1]
+    own_shapes = {name: values.shape[1:] for name, values in signals.items()}
+    if shapes and own_shapes != shapes:
+        raise BadEpisode(episode.id, f"signals as in the first episode: {shapes}", own_shapes)
+    shapes.update(own_shapes)
+    action = signals.pop(names[0])
+    return signals, action[:-1]
 
 
 def _numbers(values: Any) -> Any:

@@ -55,8 +55,8 @@ def write_npz(frames: FrameRewards, dest: Path) -> None:
     """Write the same arrays, with the ids and lengths of the episodes; success is 1, 0 or -1 (unknown) per episode."""
     _check_new(dest)
     make_folder(dest.parent)
-    known = {True: 1, False: 0, None: -1}
-    success = np.array([known[episode.success] for episode in frames.episodes], dtype=np.int8)
+    codes = {True: 1, False: 0, None: -1}
+    success = np.array([codes[episode.success] for episode in frames.episodes], dtype=np.int8)
     ids, tasks = (
         np.array([getattr(episode, name) for episode in frames.episodes], dtype=str) for name in ("id", "task")
     )

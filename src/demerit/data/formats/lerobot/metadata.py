@@ -96,8 +96,8 @@ def read_info(path: str | Path) -> LeRobotInfo:
     raw = _read_object(root)
     version = raw.get("codebase_version")
     if version not in VERSIONS and not (isinstance(version, str) and NEWER.fullmatch(version)):
-        known = f"{', '.join(VERSIONS)} or another v3"
-        raise BadInput(f"codebase_version in {root / 'meta/info.json'}", known, repr(version))
+        versions = f"{', '.join(VERSIONS)} or another v3"
+        raise BadInput(f"codebase_version in {root / 'meta/info.json'}", versions, repr(version))
     fps = _field(raw, root, "fps", (int, float))
     if not 0 < fps <= HIGHEST_FPS:
         raise BadInput(f"fps in {root / 'meta/info.json'}", f"a positive number up to {HIGHEST_FPS}", fps)
@@ -147,9 +147,9 @@ def read_card_licence(root: Path) -> str:
     except OSError:
         return ""
     front = text.split("\n---", 1)[0] if text.startswith("---") else ""
-    found = CARD_LICENCE.search(front)
-    named = CARD_LICENCE_NAME.search(front) if found and found.group(1) == "other" else None
-    return named.group(1) if named else found.group(1) if found else ""
+    licence = CARD_LICENCE.search(front)
+    custom_name = CARD_LICENCE_NAME.search(front) if licence and licence.group(1) == "other" else None
+    return custom_name.group(1) if custom_name else licence.group(1) if licence else ""
 
 
 def _is_camera(feature: Mapping[str, Any]) -> bool:
@@ -353,8 +353,8 @@ def _is_moment(value: object) -> bool:
 
 
 def _metadata_files(info: LeRobotInfo) -> list[Path]:
-    found = (info.root / "meta/episodes").glob("*/*.parquet")
-    return sorted(found, key=lambda path: [int(number) for number in re.findall(r"\d+", "/".join(path.parts[-2:]))])
+    files = (info.root / "meta/episodes").glob("*/*.parquet")
+    return sorted(files, key=lambda path: [int(number) for number in re.findall(r"\d+", "/".join(path.parts[-2:]))])
 
 
 def _tasks_json(info: LeRobotInfo) -> tuple[dict[int, str], list[Problem]]:
@@ -391,11 +391,11 @@ def _tasks_parquet(info: LeRobotInfo) -> tuple[dict[int, str], list[Problem]]:
 def _text_column(schema: Any) -> str | None:
     """The texts are a pandas index, whose column name varies."""
     try:
-        named = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
+        index_names = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
     except (ValueError, AttributeError, RecursionError):
-        named = []
+        index_names = []
     texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
-    likely = [*(name for name in named if isinstance(name, str)), "__index_level_0__", "task", *texts]
+    likely = [*(name for name in index_names if isinstance(name, str)), "__index_level_0__", "task", *texts]
     return next((name for name in likely if name in texts), None)
 
 
@@ -493,9 +493,9 @@ def _number(labels: Mapping[str, Any], name: str, problems: list[tuple[str, str]
 
 
 def _label_source(value: object, column: str, problems: list[tuple[str, str]]) -> tuple[LabelSource, str]:
-    known = next((source for source in LABEL_SOURCES if source == value), None)
-    if known is not None:
-        return known, ""
+    source = next((source for source in LABEL_SOURCES if source == value), None)
+    if source is not None:
+        return source, ""
     if value is not None:
         problems.append(("unknown voucher", f"vouched_by is {value!r}, expected one of {', '.join(LABEL_SOURCES)}"))
     return "rule", column
@@ -547,7 +547,7 @@ def read_stages(
 
     LeRobot's tool for them asks a model; a column STAGES_VOUCHED_BY names another source.
     """
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     problems: list[tuple[str, str]] = []
     for kind in STAGE_KINDS:
         column = f"{kind}subtask_names"
@@ -565,15 +565,15 @@ def read_stages(
         placed = place_stages(stages, plans.get(kind, {}), False) or stages
         voucher = labels.get(STAGES_VOUCHED_BY)
         source: LabelSource = "model" if voucher is None else _label_source(voucher, column, problems)[0]
-        found.append(Outcome(source, by=f"{column} column", stages=placed))
-    return found, problems
+        outcomes.append(Outcome(source, by=f"{column} column", stages=placed))
+    return outcomes, problems
 
 
 def read_language(rows: object, fps: float, length: int) -> list[Outcome]:
     """Read the stages of an episode from its language rows of the style `subtask`: each holds until the next."""
-    listed = rows if isinstance(rows, list) else []
+    all_rows = rows if isinstance(rows, list) else []
     begins: dict[int, str] = {}
-    for row in sorted((row for row in listed if _is_subtask(row)), key=lambda row: float(row["timestamp"])):
+    for row in sorted((row for row in all_rows if _is_subtask(row)), key=lambda row: float(row["timestamp"])):
         begins[round(row["timestamp"] * fps)] = row["content"].strip()
     stages = trim_stages([StageSpan(name, at, length - 1) for at, name in begins.items() if 0 <= at < length], length)
     return [Outcome("model", by=f"{LANGUAGE} column", stages=stages)] if stages else []

@@ -99,15 +99,15 @@ class LeRobotReader:
             )
         )
         reading = _ReadPass(self, tasks, plans)
-        listed = 0
+        count = 0
         for entry in read_entries(self.info, labels):
             if isinstance(entry, Problem):
                 yield entry
             else:
-                listed += 1
+                count += 1
                 yield from reading.episode(entry)
-        if self.info.total_episodes not in (None, listed):
-            detail = f"meta/info.json declares {self.info.total_episodes} episodes, the metadata lists {listed}"
+        if self.info.total_episodes not in (None, count):
+            detail = f"meta/info.json declares {self.info.total_episodes} episodes, the metadata lists {count}"
             yield Problem("episode count differs", self.name, detail, kept=True)
 
 
@@ -137,12 +137,12 @@ class _ReadPass:
         rows = self._rows(id, entry, problems)
         views = self._views(id, entry, rows, self._length(id, entry, rows, problems), problems)
         if not views:
-            lost = [problem.detail for problem in problems if problem.kind in ("missing video", "missing images")]
-            yield Problem("missing video", id, "; ".join(lost) or "the dataset has no camera", kept=False)
+            details = [problem.detail for problem in problems if problem.kind in ("missing video", "missing images")]
+            yield Problem("missing video", id, "; ".join(details) or "the dataset has no camera", kept=False)
             return
-        made = self._make_episode(id, entry, rows, views, problems)
+        record = self._make_episode(id, entry, rows, views, problems)
         yield from problems
-        yield made
+        yield record
 
     def _make_episode(
         self, id: str, entry: LeRobotEntry, rows: EpisodeRows | None, views: dict[str, Frames], problems: list[Problem]
@@ -200,8 +200,8 @@ class _ReadPass:
                 if not self._info.is_v3:
                     table = file.read(columns=names)
                     columns = {name: as_array(table[name]) for name in names}
-                    found = {episode: EpisodeRows(0, file.metadata.num_rows, columns)}
-                    return _with_language(file, found) if file.metadata.num_rows else found
+                    rows = {episode: EpisodeRows(0, file.metadata.num_rows, columns)}
+                    return _with_language(file, rows) if file.metadata.num_rows else rows
                 if "episode_index" not in file.schema_arrow.names:
                     return StoreError(path, "it has no episode_index column")
                 return _with_language(file, _owners(file.read(columns=["episode_index", *names]), names))
@@ -282,12 +282,12 @@ class EpisodeRows:
     """the language rows of the first frame, which are those of every frame"""
 
 
-def _with_language(file: Any, found: dict[int, EpisodeRows]) -> dict[int, EpisodeRows]:
-    if LANGUAGE not in file.schema_arrow.names or not found:
-        return found
-    firsts = np.sort([rows.first for rows in found.values()])
+def _with_language(file: Any, owners: dict[int, EpisodeRows]) -> dict[int, EpisodeRows]:
+    if LANGUAGE not in file.schema_arrow.names or not owners:
+        return owners
+    firsts = np.sort([rows.first for rows in owners.values()])
     cells = dict(_cells(file, LANGUAGE, firsts))
-    return {episode: replace(rows, language=cells[rows.first]) for episode, rows in found.items()}
+    return {episode: replace(rows, language=cells[rows.first]) for episode, rows in owners.items()}
 
 
 def _owners(table: Any, names: Sequence[str]) -> dict[int, EpisodeRows]:
@@ -401,15 +401,15 @@ class ParquetImages:
 def _cells(file: Any, column: str, rows: Ints) -> Iterator[tuple[int, Any]]:
     """Stream (row, cell) of the given rows, in batches: a row group may have hundreds of megabytes."""
     for group, start, stop in _groups(file, int(rows[0]), int(rows[-1]) + 1):
-        here = rows[(rows >= start) & (rows < stop)]
-        if not len(here):
+        chunk = rows[(rows >= start) & (rows < stop)]
+        if not len(chunk):
             continue
         at = start
         for batch in file.iter_batches(IMAGE_BATCH, row_groups=[group], columns=[column]):
-            for row in here[(here >= at) & (here < at + batch.num_rows)].tolist():
+            for row in chunk[(chunk >= at) & (chunk < at + batch.num_rows)].tolist():
                 yield row, batch.column(column)[row - at].as_py()
             at += batch.num_rows
-            if at > here[-1]:
+            if at > chunk[-1]:
                 break
 
 

@@ -111,11 +111,11 @@ class LeRobotPlan:
         if column.signal not in episode.signals:
             hint = f"{', '.join(episode.signals) or 'none'} (choose with signals=)"
             raise BadInput(f"signals of episode {episode.id!r}", f"{column.signal!r} as in the first episode", hint)
-        found = _column(column.signal, episode.signals[column.signal])
+        layout = _column(column.signal, episode.signals[column.signal])
         values = np.asarray(episode.signals[column.signal])
-        if len(values) != frames or (found.dtype, found.width) != (column.dtype, column.width):
+        if len(values) != frames or (layout.dtype, layout.width) != (column.dtype, column.width):
             expected = f"{column.dtype} {_shape(frames, column.width)}"
-            got = f"{found.dtype} {_shape(len(values), found.width)}"
+            got = f"{layout.dtype} {_shape(len(values), layout.width)}"
             raise BadInput(f"signal {column.signal!r} of episode {episode.id!r}", expected, got)
         return values.astype(column.dtype).reshape(_shape(frames, column.width))
 
@@ -137,15 +137,15 @@ def plan_dataset(
     if len(set(keys.values())) < len(keys) or any("/" in key for key in keys.values()):
         raise BadInput("camera keys", "different names without '/'", keys)
     names = [*first.signals] if signals is None else [*signals]
-    chosen = [name for name in names if not (has_rewards and name == REWARD)]
-    absent = [name for name in chosen if name not in first.signals]
+    kept_names = [name for name in names if not (has_rewards and name == REWARD)]
+    absent = [name for name in kept_names if name not in first.signals]
     if absent:
         raise BadInput("signals", f"some of {', '.join(first.signals) or 'none'}", ", ".join(absent))
     return LeRobotPlan(
         # Exactly the rate of the video: otherwise long files would drift from their timestamps.
         fps=float(_fraction(fps if fps is not None else _rate_of(first.views[next(iter(keys))]))),
         cameras=tuple(LeRobotCamera(name, key, *_size(first.views[name], first.id)) for name, key in keys.items()),
-        columns=tuple(_column(name, first.signals[name]) for name in chosen),
+        columns=tuple(_column(name, first.signals[name]) for name in kept_names),
         retime=fps is not None,
         has_rewards=has_rewards,
     )
@@ -332,8 +332,8 @@ class _LeRobotWriter:
         for camera in self._plan.cameras:
             features[camera.key]["info"].update(self._videos[camera.key].details())
         stats = {key: moments.measures(features[key]["dtype"]) for key, moments in self._totals.items()}
-        known = {key: measures for key, measures in stats.items() if measures is not None}
-        _write_json(self._root / "meta/stats.json", known)
+        measured_stats = {key: measures for key, measures in stats.items() if measures is not None}
+        _write_json(self._root / "meta/stats.json", measured_stats)
         _write_json(self._root / "meta/info.json", self._info(robot_type, features))
 
     def _close(self) -> None:
@@ -387,9 +387,9 @@ class _LeRobotWriter:
         for start in range(0, len(frames), FRAMES_AT_ONCE):
             images = frames.take(range(start, min(start + FRAMES_AT_ONCE, len(frames))))
             files.add(images, episode.id)
-            here = measured[(measured >= start) & (measured < start + len(images))] - start
-            if len(here):
-                colours = Moments.of_images(images[here])
+            places = measured[(measured >= start) & (measured < start + len(images))] - start
+            if len(places):
+                colours = Moments.of_images(images[places])
                 moments = colours if moments is None else moments + colours
         assert moments is not None
         return files.end(), moments
@@ -526,8 +526,8 @@ class _EpisodeTable:
 
     def add_stages(self, proportions: Path) -> None:
         """Add the columns that SARM reads, and what share of the task each stage is, to the finished file."""
-        found = [() if label is None else label.stages for label in self._staged]
-        if not any(found):
+        spans = [() if label is None else label.stages for label in self._staged]
+        if not any(spans):
             return
         table = pq.read_table(self._path)
         parts = {
@@ -536,17 +536,21 @@ class _EpisodeTable:
             "end_frames": ("last", pa.int64()),
         }
         for part, (field, kind) in parts.items():
-            values = [[getattr(stage, field) for stage in stages] or None for stages in found]
+            values = [[getattr(stage, field) for stage in stages] or None for stages in spans]
             table = table.append_column(f"dense_subtask_{part}", pa.array(values, pa.list_(kind)))
         sources = [label and label.source for label in self._staged]
         table = table.append_column(STAGES_VOUCHED_BY, pa.array(sources, pa.string()))
         with TableWriter(self._path.with_suffix(".tmp"), table.schema) as writer:
             writer.write_table(table)
         self._path.with_suffix(".tmp").replace(self._path)
-        steps = [one for stages in found for one in stages]
-        stated = {one.name: (one.start, one.stop) for one in steps if one.start is not None and one.stop is not None}
-        plan: StagePlan = stated or plan_task(found)
-        if plan.keys() == {one.name for one in steps}:
+        steps = [stage for stages in spans for stage in stages]
+        stated = {
+            stage.name: (stage.start, stage.stop)
+            for stage in steps
+            if stage.start is not None and stage.stop is not None
+        }
+        plan: StagePlan = stated or plan_task(spans)
+        if plan.keys() == {stage.name for stage in steps}:
             ordered = sorted(plan.items(), key=lambda item: item[1])
             _write_json(proportions, {name: stop - start for name, (start, stop) in ordered})
 
