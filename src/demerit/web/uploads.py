@@ -16,18 +16,22 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing.connection import Connection
+from operator import attrgetter
 from pathlib import Path
 from queue import LifoQueue
 from threading import Event
 from typing import Any
 
+import av
 import numpy as np
 from PIL import Image
 
 from demerit.data.decode import WorkerProcess
+from demerit.data.files import atomic_file
 from demerit.data.frames import Images, Indices, Prepare, Times, new_images, short_hash, spread
-from demerit.data.video import VideoClip, open_video
-from demerit.errors import BadInput, UnreadableVideo
+from demerit.data.video import DECODER_ERRORS, VideoClip, open_video
+from demerit.errors import BadInput, DemeritError, UnreadableVideo
+from demerit.web.doors import LOG
 
 CALL = "from demerit.web.uploads import decode_uploads; decode_uploads({pipe})"
 WHAT = "the file"
@@ -35,8 +39,12 @@ LEFT_OVER, LEFT_OVER_SECONDS = "demerit-upload-", 60.0
 """how names of files of requests begin, and how old one must be to have been left by a killed server"""
 DECODER_MEMORY = 2**30
 """bytes of memory for the decoder itself"""
+START_SECONDS = 60.0
+"""for a process to say that it can read files"""
 LOOK_SECONDS = 0.05
 """between two looks whether a file is still wanted"""
+SAME_SECONDS = 1e-6
+"""by which times of frames differ at most in a copy"""
 PHOTOS = ("JPEG", "PNG", "WEBP")
 
 
@@ -107,6 +115,15 @@ class SentFrames:
         raise BadInput("frames", "frames that live in a file", "images that a client sent")
 
 
+class DecoderAway(DemeritError):
+    """No process that opens files of strangers can be started: the server's fault, which is in its log."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("The server cannot open videos and photos now. Your file may be fine: try again later.")
+
+
 class UploadDecoder:
     """Reads videos and photos, several at a time. Processes start with the first file and stay."""
 
@@ -141,6 +158,10 @@ class UploadDecoder:
         """Raise UnreadableVideo for a file that is not an image of a usual size."""
         self._run(partial(_read_photo, limits=self.limits), path)
 
+    def strip(self, path: Path, copy: Path) -> None:
+        """Copy the pictures of a video as they are, and nothing else of the file; raises UnreadableVideo."""
+        self._run(partial(_strip_video, copy=str(copy)), path)
+
     def close(self) -> None:
         """Stop the processes that are free; a later file starts them again."""
         free = [self._free.get() for _ in range(self._free.qsize())]
@@ -155,7 +176,7 @@ class UploadDecoder:
         """Read a file in a process; return its header and data."""
         worker = self._free.get()
         try:
-            worker = worker or WorkerProcess(CALL, (), {"OMP_NUM_THREADS": "1"})
+            worker = worker or _start_decoder()
             worker.pipe.send((read, str(path), self.limits.bytes + DECODER_MEMORY))
             until = time.monotonic() + self.limits.decode_seconds
             while not worker.pipe.poll(min(LOOK_SECONDS, self.limits.decode_seconds)):
@@ -178,6 +199,25 @@ class UploadDecoder:
         return header, data
 
 
+def _start_decoder() -> WorkerProcess:
+    """Start a process and wait until it can read files."""
+    worker = None
+    try:
+        worker = WorkerProcess(CALL, (), {"OMP_NUM_THREADS": "1"})
+        if worker.pipe.poll(START_SECONDS):
+            worker.pipe.recv_bytes()
+            return worker
+        reason = f"it says nothing for {START_SECONDS:g} seconds"
+    except OSError as error:  # no such program, no permission, no memory
+        reason = str(error)
+    except EOFError:
+        reason = "it ended at once; its own message is above"
+    if worker is not None:
+        worker.stop()
+    LOG.error("The process that opens videos and photos cannot be started (%s).", reason)
+    raise DecoderAway
+
+
 def _remove_left_over() -> None:
     """Remove files of requests that killed servers left; those in use are locked."""
     for path in filter(Path.is_file, Path(tempfile.gettempdir()).glob(f"{LEFT_OVER}*")):
@@ -191,6 +231,7 @@ def decode_uploads(pipe: int) -> None:
     """Run a decoding process until the server closes the pipe."""
     connection: Connection[Any, Any] = Connection(pipe)
     with suppress(EOFError, ConnectionError):
+        connection.send_bytes(b"ready")
         while True:
             # the server's own messages are pickled; the answer, made from a stranger's file, is not
             read, path, memory = connection.recv()
@@ -222,6 +263,40 @@ def _read_video(
     images = np.ascontiguousarray(clip.take_into(at.tolist(), allocate, prepare))
     header = {"shape": images.shape, "at": at.tolist(), "times": clip.times().tolist()}
     return header, images.reshape(-1).data
+
+
+def _strip_video(path: str, copy: str) -> tuple[dict[str, Any], bytes]:
+    """Copy the packets of the first video stream into a new mp4: no title, no other track, the same frames and times.
+
+    A small file may say that many of its frames are the same bytes: its copy would be huge, so it is refused.
+    """
+    size = os.path.getsize(path)
+    try:
+        with atomic_file(copy) as unfinished:
+            with (
+                open_video(path, fresh=True) as (source, stream),
+                av.open(str(unfinished), "w", format="mp4", options={"fflags": "+bitexact"}) as target,
+            ):
+                same = target.add_stream_from_template(stream)
+                for packet in filter(attrgetter("size"), source.demux(stream)):
+                    size -= packet.size
+                    if size < 0:
+                        raise BadInput(WHAT, "frames that share no bytes", "some that do")
+                    packet.stream = same
+                    target.mux(packet)
+            if not _is_same(VideoClip(path), VideoClip(str(unfinished))):
+                raise UnreadableVideo(WHAT, "some of them change")
+    except (*DECODER_ERRORS, UnreadableVideo) as error:
+        raise UnreadableVideo(WHAT, "its frames cannot be copied exactly into an mp4; convert it to one") from error
+    return {}, b""
+
+
+def _is_same(clip: VideoClip, copy: VideoClip) -> bool:
+    """Whether a copy has as many frames, at the same times, and the same first and last one."""
+    if len(clip) != len(copy) or not np.allclose(clip.times(), copy.times(), rtol=0, atol=SAME_SECONDS):
+        return False
+    ends = [0, len(clip) - 1]
+    return np.array_equal(clip.take(ends), copy.take(ends))
 
 
 def _read_photo(path: str, limits: ServeLimits) -> tuple[dict[str, Any], bytes]:
