@@ -6,8 +6,8 @@ import os
 import struct
 import tempfile
 import threading
-from itertools import product
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import av

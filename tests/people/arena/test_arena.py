@@ -372,7 +372,9 @@ def test_nobody_is_shown_what_the_container_of_a_video_says(arena: Arena) -> Non
     for part in ROLLOUTS:
         with (
             av.open(io.BytesIO(arena.video())) as source,
-            av.open(path := str(arena.folder / part), "w", format="mp4", options={"movflags": "use_metadata_tags"}) as to,
+            av.open(
+                path := str(arena.folder / part), "w", format="mp4", options={"movflags": "use_metadata_tags"}
+            ) as to,
         ):
             to.metadata.update({name: secret for name in ("title", "comment", "encoder", "location", "robot")})
             same = to.add_stream_from_template(source.streams.video[0])
