@@ -76,11 +76,11 @@ def _write_camera(folder: Path, id: str, camera: str, frames: Frames) -> str:
     name = name_video(id, camera)
     path = folder / "videos" / name
     if not path.exists():
-        write_video(path, _even_images(frames), times=frames.times().tolist())
+        write_video(path, even_images(frames), times=frames.times().tolist())
     return f"videos/{name}"
 
 
-def _even_images(frames: Frames) -> Iterator[Images]:
+def even_images(frames: Frames) -> Iterator[Images]:
     """Duplicate odd edges: mp4 stores colours for pairs of pixels."""
     for images in frames.chunks():
         odd = [(0, 0), (0, images.shape[1] % 2), (0, images.shape[2] % 2), (0, 0)]

@@ -25,9 +25,12 @@ import numpy as np
 from PIL import Image
 
 from demerit.data.decode import WorkerProcess
-from demerit.data.frames import Images, Indices, Prepare, Times, new_images, short_hash, spread
-from demerit.data.video import VideoClip, open_video
-from demerit.errors import BadInput, UnreadableVideo
+from demerit.data.export import even_images
+from demerit.data.frames import Frames, Images, Indices, Prepare, Times, new_images, short_hash, spread
+from demerit.data.remux import REMUX_ERRORS, copy_pictures
+from demerit.data.video import VideoClip, open_video, write_video
+from demerit.errors import BadInput, DemeritError, UnreadableVideo
+from demerit.web.doors import LOG
 
 CALL = "from demerit.web.uploads import decode_uploads; decode_uploads({pipe})"
 WHAT = "the file"
@@ -35,6 +38,8 @@ LEFT_OVER, LEFT_OVER_SECONDS = "demerit-upload-", 60.0
 """how names of files of requests begin, and how old one must be to have been left by a killed server"""
 DECODER_MEMORY = 2**30
 """bytes of memory for the decoder itself"""
+START_SECONDS = 60.0
+"""for a process to say that it can read files"""
 LOOK_SECONDS = 0.05
 """between two looks whether a file is still wanted"""
 PHOTOS = ("JPEG", "PNG", "WEBP")
@@ -107,6 +112,15 @@ class SentFrames:
         raise BadInput("frames", "frames that live in a file", "images that a client sent")
 
 
+class DecoderAway(DemeritError):
+    """No process that opens files of strangers can be started: the server's fault, which is in its log."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("The server cannot open videos and photos now. Your file may be fine: try again later.")
+
+
 class UploadDecoder:
     """Reads videos and photos, several at a time. Processes start with the first file and stay."""
 
@@ -141,6 +155,10 @@ class UploadDecoder:
         """Raise UnreadableVideo for a file that is not an image of a usual size."""
         self._run(partial(_read_photo, limits=self.limits), path)
 
+    def strip(self, path: Path, copy: Path) -> None:
+        """Copy the pictures of a video, as they are if possible, and nothing else; raises UnreadableVideo."""
+        self._run(partial(_strip_video, copy=str(copy)), path)
+
     def close(self) -> None:
         """Stop the processes that are free; a later file starts them again."""
         free = [self._free.get() for _ in range(self._free.qsize())]
@@ -155,16 +173,19 @@ class UploadDecoder:
         """Read a file in a process; return its header and data."""
         worker = self._free.get()
         try:
-            worker = worker or WorkerProcess(CALL, (), {"OMP_NUM_THREADS": "1"})
+            worker = worker or _start_decoder()
             worker.pipe.send((read, str(path), self.limits.bytes + DECODER_MEMORY))
             until = time.monotonic() + self.limits.decode_seconds
-            while not worker.pipe.poll(min(LOOK_SECONDS, self.limits.decode_seconds)):
-                is_late, is_stopped = time.monotonic() > until, stop is not None and stop.is_set()
+            is_read = is_late = False
+            while not is_read or is_late:
+                is_stopped = stop is not None and stop.is_set()
                 if is_late or is_stopped:
                     worker.stop()
                     worker = None
                     late = f"decoding takes longer than {self.limits.decode_seconds:g} seconds"
                     raise UnreadableVideo(WHAT, late if is_late else "nobody waits for it any more")
+                is_read = worker.pipe.poll(min(LOOK_SECONDS, self.limits.decode_seconds))
+                is_late = time.monotonic() > until
             header, data = json.loads(worker.pipe.recv_bytes()), worker.pipe.recv_bytes()
         except (EOFError, OSError):
             if worker is not None:
@@ -176,6 +197,25 @@ class UploadDecoder:
         if "error" in header:
             raise UnreadableVideo(WHAT, header["error"])
         return header, data
+
+
+def _start_decoder() -> WorkerProcess:
+    """Start a process and wait until it can read files."""
+    worker = None
+    try:
+        worker = WorkerProcess(CALL, (), {"OMP_NUM_THREADS": "1"})
+        if worker.pipe.poll(START_SECONDS):
+            worker.pipe.recv_bytes()
+            return worker
+        reason = f"it says nothing for {START_SECONDS:g} seconds"
+    except OSError as error:  # no such program, no permission, no memory
+        reason = str(error)
+    except EOFError:
+        reason = "it ended at once; its own message is above"
+    if worker is not None:
+        worker.stop()
+    LOG.error("The process that opens videos and photos cannot be started (%s).", reason)
+    raise DecoderAway
 
 
 def _remove_left_over() -> None:
@@ -191,6 +231,7 @@ def decode_uploads(pipe: int) -> None:
     """Run a decoding process until the server closes the pipe."""
     connection: Connection[Any, Any] = Connection(pipe)
     with suppress(EOFError, ConnectionError):
+        connection.send_bytes(b"ready")
         while True:
             # the server's own messages are pickled; the answer, made from a stranger's file, is not
             reader, path, memory = connection.recv()
@@ -222,6 +263,16 @@ def _read_video(
     images = np.ascontiguousarray(clip.take_into(at.tolist(), allocate, prepare))
     header = {"shape": images.shape, "at": at.tolist(), "times": clip.times().tolist()}
     return header, images.reshape(-1).data
+
+
+def _strip_video(path: str, copy: str) -> tuple[dict[str, Any], bytes]:
+    """Copy the pictures of a video as they are, or encode them again where its format cannot be copied."""
+    try:
+        copy_pictures(path, Path(copy))
+    except REMUX_ERRORS:
+        frames = Frames(VideoClip(path))
+        write_video(copy, even_images(frames), times=frames.times().tolist())
+    return {}, b""
 
 
 def _read_photo(path: str, limits: ServeLimits) -> tuple[dict[str, Any], bytes]:

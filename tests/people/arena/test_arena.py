@@ -14,6 +14,7 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
+import av
 import httpx
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ from demerit.people.arena.results import (
     score_trials,
     write_dump,
 )
-from demerit.people.arena.trials import SENT_TWICE, SLACK, TOO_FAST, Trials
+from demerit.people.arena.trials import ROLLOUTS, SENT_TWICE, SLACK, TOO_FAST, Trials
 from demerit.people.arena.uploads import LIMITS
 from demerit.people.database import Database
 from demerit.web.server import WebServer
@@ -127,6 +128,11 @@ def arena(
             yield Arena(app, server.url, browsers, tmp_path)
         finally:
             app.stop()
+
+
+def read_frames(content: bytes) -> Any:
+    with av.open(io.BytesIO(content)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
 
 
 def start(site: Browser) -> str:
@@ -345,6 +351,70 @@ def test_every_policy_has_the_same_page(arena: Arena) -> None:
 
 
 @ONE_DATABASE
+def test_with_addresses_nothing_that_a_site_sees_comes_back_in_another_trial(arena: Arena) -> None:
+    arena.app.trials.set_policies({name: f"ws://127.0.0.1:{port}" for port, name in enumerate(("alpha", "beta"), 1)})
+    site, pages, ran = arena.site("Lab A"), set(), set()
+    for _ in range(8):
+        trial = describe(site)
+        page = site.get(f"/trials/{trial}").text
+        assert f"/trials/{trial}/policy/first" in page
+        pages.add(page.replace(trial, ""))
+        with arena.app.database.begin() as db:
+            ran.add(db.exec_driver_sql(f"SELECT first FROM trials WHERE id = '{trial}'").scalar_one())
+            db.exec_driver_sql(f"UPDATE trials SET ended = started WHERE id = '{trial}'")
+    assert len(ran) == 2 and len(pages) == 1
+
+
+@ONE_DATABASE
+def test_nobody_is_shown_what_the_container_of_a_video_says(arena: Arena) -> None:
+    """A video may name its policy as its title, its comment or the name of its track."""
+    site, secret, videos = arena.site("Lab A"), "policy-alpha-7", {}
+    for part in ROLLOUTS:
+        with (
+            av.open(io.BytesIO(arena.video())) as source,
+            av.open(
+                path := str(arena.folder / part), "w", format="mp4", options={"movflags": "use_metadata_tags"}
+            ) as to,
+        ):
+            to.metadata.update({name: secret for name in ("title", "comment", "encoder", "location", "robot")})
+            same = to.add_stream_from_template(source.streams.video[0])
+            same.metadata["handler_name"] = secret
+            for packet in filter(lambda packet: packet.size, source.demux(video=0)):
+                packet.stream = same
+                to.mux(packet)
+        videos[part] = Path(path).read_bytes()
+        assert videos[part].count(secret.encode()) >= 3
+    trial, owner = run_trial(arena, site, first=videos["first"], second=videos["second"]), arena.owner()
+    owner.get("/check")
+    owner.post("/evaluation", state="closed")
+    shown = [httpx.get(arena.url).content, httpx.get(f"{arena.url}/results.json").content]
+    export_roboarena(arena.app.trials, arena.folder / "dump")
+    exported = [path.read_bytes() for path in (arena.folder / "dump").rglob("*.mp4")]
+    assert len(exported) == 2
+    for part in ROLLOUTS:
+        served = [
+            site.http.get(f"/trials/{trial}/{part}/left.mp4").content,
+            owner.http.get(f"/check/{trial}/{part}/left.mp4").content,
+        ]
+        assert all(np.array_equal(read_frames(video), read_frames(videos[part])) for video in served)
+        shown += served
+    assert not [content for content in shown + exported if secret.encode() in content]
+
+
+@ONE_DATABASE
+def test_a_server_that_cannot_open_files_keeps_what_was_sent(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, content = arena.site("Lab A"), photo()
+    trial = start(site)
+    state = site.send("POST", f"/trials/{trial}/uploads", part="photo", size=len(content)).json()
+    with monkeypatch.context() as patch:
+        patch.setattr("demerit.web.uploads.CALL", "import a_library_that_is_not_there  # {pipe}")
+        patch.setattr(arena.app.trials.uploads, "decoder", UploadDecoder(LIMITS, processes=1))
+        answer = put(site, state["id"], 0, content)
+        assert answer.status_code == 503 and str(arena.folder) not in answer.text
+    assert put(site, state["id"], len(content), b"").json()["is_complete"]  # the page tries again
+
+
+@ONE_DATABASE
 def test_a_whole_video_is_final_and_a_part_waits_for_its_step(arena: Arena) -> None:
     site = arena.site("Lab A")
     trial, video = describe(site), arena.video()
@@ -354,7 +424,7 @@ def test_a_whole_video_is_final_and_a_part_waits_for_its_step(arena: Arena) -> N
     upload(site, trial, "first", video)
     refused = site.send("POST", begin, part="first", size=len(video) + 1)
     assert refused.status_code == 409 and step_of(site, trial) == "reset"
-    assert site.http.get(f"/trials/{trial}/first/left.mp4").content == video
+    assert np.array_equal(*map(read_frames, (site.http.get(f"/trials/{trial}/first/left.mp4").content, video)))
     assert site.send("POST", begin, part="first", size=len(video)).json()["is_complete"]
     assert site.send("POST", begin, part="second", size=5).status_code == 409  # the scene is not reset yet
 
@@ -427,7 +497,8 @@ def test_a_log_is_kept_with_the_trial_and_the_site_sees_its_videos(arena: Arena)
     page = site.get(f"/trials/{trial}").text
     for part, video in videos.items():
         assert f"/trials/{trial}/{part}/left.mp4" in page
-        assert site.http.get(f"/trials/{trial}/{part}/left.mp4").content == video
+        shown = site.http.get(f"/trials/{trial}/{part}/left.mp4").content
+        assert np.array_equal(read_frames(shown), read_frames(video))
     assert site.http.get(f"/trials/{trial}/first/log.mp4").status_code == 404
     site.send("POST", f"/trials/{trial}/judge", **JUDGEMENT)
     owner = arena.owner()

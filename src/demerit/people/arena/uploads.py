@@ -1,6 +1,6 @@
 """Files that arrive in pieces over bad networks. A cut upload goes on where it stopped; a whole one is final.
 
-Their names never arrive. Videos and photos are shown to the site that sent them and to owners, to nobody else.
+Their names never arrive. What a video's container says (titles, tracks, places) is gone before anybody is shown it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from demerit.data.files import make_folder
+from demerit.data.files import atomic_file, make_folder
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.people.accounts import NotAllowed, Person
 from demerit.people.database import TRIALS, UPLOADS, Database
-from demerit.web.uploads import ServeLimits, UploadDecoder
+from demerit.web.uploads import DecoderAway, ServeLimits, UploadDecoder
 
 CAMERAS = ("left", "right", "wrist")
 LOG = "log"
 """what the robot saw and did, in any format: kept, never opened"""
 PARTS = {"photo": ("left",), "first": (*CAMERAS, LOG), "second": (*CAMERAS, LOG)}
 """the files of each part of a trial"""
+UNFINISHED = ".part"
 LARGEST, LARGEST_LOG, LARGEST_PIECE = 2_000_000_000, 200_000_000, 4_000_000
 BYTES_A_DAY, DAY = 50_000_000_000, 24 * 3600.0
 """of a site"""
@@ -63,7 +64,8 @@ class Uploads:
             place = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.camera == camera)
             upload = db.execute(sa.select(UPLOADS).where(*place)).first()
             if upload is not None and upload.size == size:
-                return {"id": upload.id, "received": self._received(upload.id), "is_complete": upload.is_complete}
+                received = upload.size if upload.is_complete else self._received(upload.id)
+                return {"id": upload.id, "received": received, "is_complete": upload.is_complete}
             if upload is not None and upload.is_complete and part != "photo":
                 raise NotAllowed(409, "This file has arrived and is final.")
             if upload is not None:
@@ -75,6 +77,7 @@ class Uploads:
             id = str(uuid.uuid4())
             db.execute(sa.insert(UPLOADS).values(id=id, trial=trial, part=part, camera=camera, size=size))
         if upload is not None:
+            self._sent(upload.id).unlink(missing_ok=True)
             self._path(upload.id).unlink(missing_ok=True)
         return {"id": id, "received": 0, "is_complete": False}
 
@@ -91,7 +94,7 @@ class Uploads:
             raise NotAllowed(413, f"Expected at most {LARGEST_PIECE} bytes, and {upload.size} in all.")
         with self._lock:  # the same piece from two pages is added once
             if start == self._received(id) and piece:
-                with open(self._path(id), "ab") as file:
+                with open(self._sent(id), "ab") as file:
                     file.write(piece)
                     file.flush()
                     os.fsync(file.fileno())
@@ -138,12 +141,12 @@ class Uploads:
             db.execute(sa.insert(UPLOADS).values(**copied, is_complete=True))
 
     def remove_left_over(self) -> None:
-        """Remove files of no upload, which a killed server left behind."""
-        paths = list(self.folder.glob("*.mp4"))
+        """Remove files of no upload and what arrived of whole ones, which a killed server left behind."""
+        paths = [path for path in self.folder.iterdir() if path.suffix in (".mp4", UNFINISHED)]
         with self.database.begin() as db:
-            ids = set(db.execute(sa.select(UPLOADS.c.id)).scalars())
+            done = {row.id: row.is_complete for row in db.execute(sa.select(UPLOADS.c.id, UPLOADS.c.is_complete))}
         for path in paths:
-            if path.stem not in ids:
+            if path.stem not in done or (path.suffix == UNFINISHED and done[path.stem]):
                 path.unlink(missing_ok=True)
 
     @contextmanager
@@ -160,18 +163,30 @@ class Uploads:
                 self._checked.discard(site.id)
 
     def _finish(self, upload: sa.Row[Any]) -> dict[str, Any]:
-        """Check that a whole file is a photo or a video; one that is not is removed and can be sent again."""
-        path = self._path(upload.id)
+        """Check that a whole file is a photo or a video, and keep it, a video without what its container says.
+
+        One that cannot be used is removed and can be sent again.
+        """
+        sent, path = self._sent(upload.id), self._path(upload.id)
+        is_video = upload.part != "photo" and upload.camera != LOG
         try:
             if upload.part == "photo":
-                self.decoder.check_photo(path)
-            elif upload.camera != LOG and len(self.decoder.decode(path, 2, ONE_PIXEL)) < 2:  # noqa: PLR2004
-                raise BadInput("video", "two frames or more", "fewer")
+                self.decoder.check_photo(sent)
+            if is_video:
+                if len(self.decoder.decode(sent, 2, ONE_PIXEL)) < 2:  # noqa: PLR2004
+                    raise BadInput("video", "two frames or more", "fewer")
+                self.decoder.strip(sent, path)
+        except DecoderAway:
+            raise
         except DemeritError as error:
-            path.unlink(missing_ok=True)
+            sent.unlink(missing_ok=True)
             raise NotAllowed(422, f"This file cannot be used ({error}). Send another.") from None
+        if not is_video:
+            with atomic_file(path) as copy:
+                os.link(sent, copy)
         with self.database.begin() as db:
             db.execute(sa.update(UPLOADS).where(UPLOADS.c.id == upload.id).values(is_complete=True))
+        sent.unlink(missing_ok=True)
         return {"received": upload.size, "is_complete": True}
 
     def _arrived(self, trial: str, part: str) -> dict[str, Path]:
@@ -182,9 +197,13 @@ class Uploads:
 
     def _received(self, id: str) -> int:
         try:
-            return self._path(id).stat().st_size
+            return self._sent(id).stat().st_size
         except FileNotFoundError:
             return 0
+
+    def _sent(self, id: str) -> Path:
+        """Return where a file is until it has arrived whole and was checked."""
+        return self.folder / f"{uuid.UUID(id)}{UNFINISHED}"
 
     def _path(self, id: str) -> Path:
         return self.folder / f"{uuid.UUID(id)}.mp4"  # photos and logs too

@@ -41,7 +41,7 @@ from demerit.use.serve.wire import encode_live, encode_reward, no_nan
 from demerit.web.doors import LOG, STRANGER_BYTES, welcome
 from demerit.web.metrics import send_metrics
 from demerit.web.server import WebServer, check_token, has_token, read_body, refusal, unless_gone
-from demerit.web.uploads import SentFrames, ServeLimits, UploadDecoder
+from demerit.web.uploads import DecoderAway, SentFrames, ServeLimits, UploadDecoder
 
 VERSION = version("demerit")
 BINARY = "application/octet-stream"
@@ -318,6 +318,8 @@ class RewardApp:
                     held.enter_context(self._reserve(frames.images.nbytes))
                     views[camera] = frames
             return replace(sent, views=views).as_episode()
+        except DecoderAway:
+            raise
         except DemeritError as error:
             return Reward.unscored(model.card.name, sent.id, str(error).rstrip("."))
         finally:
