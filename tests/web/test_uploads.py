@@ -90,10 +90,11 @@ def test_a_decoder_that_dies_or_hangs_is_replaced(make_video: Callable[..., Path
 
 @pytest.mark.parametrize("cause", ["no permission", "missing library"])
 def test_a_decoder_that_cannot_start_is_the_servers_fault_and_its_log_says_why(
-    cause: str, make_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cause: str, make_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, decoder = make_video(), UploadDecoder(ServeLimits(), processes=1)
+    path, decoder, log = make_video(), UploadDecoder(ServeLimits(), processes=1), list[str]()
     with monkeypatch.context() as patch:
+        patch.setattr("demerit.web.uploads.LOG.error", lambda text, *facts: log.append(text % facts))
         if cause == "no permission":
             patch.setattr("sys.executable", str(path))
         else:
@@ -102,7 +103,8 @@ def test_a_decoder_that_cannot_start_is_the_servers_fault_and_its_log_says_why(
             with pytest.raises(DecoderAway) as caught:
                 decoder.decode(path, 2, None)
     assert DecoderAway.status == 503 and str(path.parent) not in str(caught.value)
-    assert "cannot be started" in caplog.text and ("Permission" in caplog.text) == (cause == "no permission")
+    assert len(log) == 2 and all("cannot be started" in line for line in log)
+    assert ("Permission" in log[0]) == (cause == "no permission")
     assert len(decoder.decode(path, 2, None)) == 12
     decoder.close()
 
@@ -171,23 +173,31 @@ def share_bytes(path: Path, dest: Path) -> bytes:
     return bytes(content)
 
 
-def test_what_cannot_be_copied_is_refused_with_a_sentence(decoder: UploadDecoder, tmp_path: Path) -> None:
+def test_what_cannot_be_copied_is_encoded_again(decoder: UploadDecoder, tmp_path: Path) -> None:
     (raw := tmp_path / "sent.avi").write_bytes(b"")
-    noise = np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8)
-    write_video(tmp_path / "a.mp4", [noise] * 4)
     with av.open(str(raw), "w", format="avi") as target:  # mp4 has no place for this codec
+        target.metadata["title"] = SECRET
         stream = target.add_stream("huffyuv", rate=10)
         stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv422p"
-        for image in np.zeros((4, 32, 32, 3), np.uint8):
+        for level in range(0, 200, 50):
+            image = np.full((32, 32, 3), level, np.uint8)
             target.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         target.mux(stream.encode(None))
-    assert len(decoder.decode(raw, 2, None)) == 4
+    decoder.strip(raw, copy := tmp_path / "copy.mp4")
+    before, after = VideoClip(str(raw)), VideoClip(str(copy))
+    assert np.allclose(before.times(), after.times(), rtol=0, atol=1e-3)
+    assert np.abs(before.take(range(4)).astype(int) - after.take(range(4))).max() < 8
+    assert SECRET.encode() in raw.read_bytes() and SECRET.encode() not in copy.read_bytes()
+
+
+def test_a_small_file_that_would_become_a_huge_one_is_refused(decoder: UploadDecoder, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8)
+    write_video(tmp_path / "a.mp4", [noise] * 4)
     (huge := tmp_path / "huge.mp4").write_bytes(share_bytes(tmp_path / "a.mp4", tmp_path / "b.mp4"))
     assert len(decoder.decode(huge, 2, None)) == 4
-    for sent in (raw, huge):
-        with pytest.raises(UnreadableVideo) as caught:
-            decoder.strip(sent, tmp_path / "copy.mp4")
-        assert str(tmp_path) not in str(caught.value) and not list(tmp_path.glob("*copy*"))
+    with pytest.raises(UnreadableVideo) as caught:
+        decoder.strip(huge, tmp_path / "copy.mp4")
+    assert str(tmp_path) not in str(caught.value) and not list(tmp_path.glob("*copy*"))
 
 
 def test_a_decoder_that_nobody_closed_leaves_no_process(make_video: Callable[..., Path]) -> None:
