@@ -15,7 +15,7 @@ RERUN := .venv-rerun
 
 help:
 	@echo "make demo       teach a model on part of the shipped sample, score the rest, write a report"
-	@echo "make test       run the tests (about 7 minutes on two cores)"
+	@echo "make test       run the tests (about 6 minutes on two cores)"
 	@echo "make test-slow  run the slow tests: kill loops, browser, README commands"
 	@echo "make test-lerobot  LeRobot itself trains on what demerit writes and runs its rewards (an environment of its own, 1.8 GB)"
 	@echo "make test-rerun  Rerun itself verifies what demerit writes (an environment of its own, 1.1 GB)"
