@@ -13,7 +13,8 @@ import numpy as np
 from jinja2 import Environment
 
 from demerit.data.files import write_atomic
-from train import BINARY, CLOCK, CONTINUOUS, FIVE, TRUE, read_results
+from prepare import BINARY, CLOCK, CONTINUOUS, FIVE, TRUE
+from train import read_results
 
 KINDS = {
     TRUE: ("the environment's own reward", "var(--ink)"),

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from demerit.negatives.sim.arena import SceneRenderer, silence_warnings
 from demerit.negatives.sim.fetch import HIGH, LOW
+from demerit.negatives.sim.measure import progress
 from demerit.negatives.sim.rollout import ROOM, open_arena
 from demerit.negatives.sim.tasks import FETCH, SAWYER, task
 
@@ -50,9 +51,10 @@ class TaskEnv(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
         super().reset(seed=seed)
         scene = int(self.np_random.integers(2**31))
         with silence_warnings():
-            self.facts = self.before = self.arena.reset(scene, np.random.default_rng(scene))
+            self.facts = self.before = self.first = self.arena.reset(scene, np.random.default_rng(scene))
+            self.is_done = self.arena.succeeded(self.facts)
         self.count = 0
-        return self._state(), {"success": self.arena.succeeded(self.facts)}
+        return self._state(), {"success": self.is_done}
 
     def step(
         self, action: npt.NDArray[np.float32]
@@ -63,10 +65,15 @@ class TaskEnv(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
         with silence_warnings():
             for _ in range(self.repeat):
                 self.facts = self.arena.step(chosen)
-            success = self.arena.succeeded(self.facts)
+            self.is_done = self.arena.succeeded(self.facts)
             reward = self._true_reward(chosen)
         self.count += 1
-        return self._state(), reward, False, self.count >= FRAMES, {"success": success}
+        return self._state(), reward, False, self.count >= FRAMES, {"success": self.is_done}
+
+    @property
+    def progress(self) -> float:
+        """The measured progress, 0 to 1."""
+        return progress(self.arena.task, self.first, self.facts, self.is_done)
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the current moment, with the camera and the colours of the taught episodes."""
@@ -90,5 +97,5 @@ class TaskEnv(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
         """Hand, its velocity, gripper, object, its velocity, and where the object and the goal are from the hand."""
         now, before = self.facts, self.before
         parts = [now.hand, now.hand - before.hand, now.object - now.hand, now.object - before.object]
-        parts += [now.target - now.object, [now.openness / SCALE, self.count / FRAMES / SCALE]]
+    parts += [now.target - now.object, np.array([now.openness / SCALE, self.count / FRAMES / SCALE])]
         return np.concatenate(parts).astype(np.float32) * np.float32(SCALE)
