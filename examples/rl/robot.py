@@ -97,5 +97,5 @@ class TaskEnv(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
         """Hand, its velocity, gripper, object, its velocity, and where the object and the goal are from the hand."""
         now, before = self.facts, self.before
         parts = [now.hand, now.hand - before.hand, now.object - now.hand, now.object - before.object]
-    parts += [now.target - now.object, np.array([now.openness / SCALE, self.count / FRAMES / SCALE])]
+        parts += [now.target - now.object, np.array([now.openness / SCALE, self.count / FRAMES / SCALE])]
         return np.concatenate(parts).astype(np.float32) * np.float32(SCALE)
