@@ -15,7 +15,7 @@ import numpy.typing as npt
 from demerit.negatives.sim.arena import SceneRenderer, silence_warnings
 from demerit.negatives.sim.fetch import HIGH, LOW
 from demerit.negatives.sim.measure import progress
-from demerit.negatives.sim.rollout import ROOM, open_arena
+from demerit.negatives.sim.rollout import ROOM, EpisodeSpec, open_arena, random_numbers
 from demerit.negatives.sim.tasks import FETCH, SAWYER, task
 
 FRAMES = 30
@@ -47,11 +47,12 @@ class TaskEnv(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-        """Start an episode."""
+        """Start an episode, in a scene that `demerit simulate --like` finds again by its number."""
         super().reset(seed=seed)
-        scene = int(self.np_random.integers(2**31))
+        self.scene = int(self.np_random.integers(2**31))
+        rng = random_numbers(EpisodeSpec(self.arena.task.name, "policy", self.scene, "plain"), "scene")
         with silence_warnings():
-            self.facts = self.before = self.first = self.arena.reset(scene, np.random.default_rng(scene))
+            self.facts = self.before = self.first = self.arena.reset(int(rng.integers(2**31)), rng)
             self.is_done = self.arena.succeeded(self.facts)
         self.count = 0
         return self._state(), {"success": self.is_done}
