@@ -34,28 +34,45 @@ def make_run(case: Any, success: float, value: float) -> dict[str, Any]:
 
 
 def make_quality(lesson: Any, area: float) -> dict[str, Any]:
-    bad = lesson.episodes // 2 if lesson.failures else 0
-    return {**vars(lesson), "successes": lesson.episodes - bad, "auroc": area, "progress": area, "threshold": 0.5}
+    return {**vars(lesson), "taught": lesson.words, "auroc": area, "mae": 1 - area, "progress": area, "threshold": 0.5}
 
 
-def test_correlation_is_within_tasks(rl: dict[str, ModuleType]) -> None:
-    """A task that is easier and better understood makes no correlation."""
+def test_correlation_is_pearsons_and_its_interval_is_of_rewards_and_seeds(rl: dict[str, ModuleType]) -> None:
     rng = np.random.default_rng(0)
     points = [
-        {"task": name, "auroc": level + x, "success": level + y}
-        for name, level in (("a", 0.0), ("b", 10.0))
-        for x, y in rng.normal(size=(40, 2))
+        {"task": name, "auroc": 0.5, "mae": error, "each": (1 - error + noise).tolist()}
+        for name in "ab"
+        for error, noise in zip(rng.uniform(size=8), rng.normal(0, 0.2, size=(8, 3)), strict=True)
     ]
-    value, low, high, count = rl["page"].correlate(points)
-    parts = [np.array([[p["auroc"], p["success"]] for p in points if p["task"] == name]) for name in "ab"]
-    expected = np.concatenate([part - part.mean(axis=0) for part in parts])
-    assert value == pytest.approx(np.corrcoef(expected.T)[0, 1])
-    assert low < value < high and count == 80
-    assert low < 0 < high
+    points = [{**point, "success": float(np.mean(point["each"]))} for point in points]
+    link = rl["page"].correlate(points, "mae")
+    accuracy, success = ([f(p) for p in points] for f in (lambda p: 1 - p["mae"], lambda p: p["success"]))
+    assert link["r"] == pytest.approx(np.corrcoef(accuracy, success)[0, 1])
+    assert link["low"] < link["r"] < link["high"] and link["low"] > 0.3 and link["points"] == 16
+    assert set(link["within"]) == {"a", "b"}
+    assert rl["page"].correlate(points, "auroc") is None  # the same for all
 
 
-def test_too_few_models_give_no_correlation(rl: dict[str, ModuleType]) -> None:
-    assert rl["page"].correlate([{"task": "a", "auroc": 0.5, "success": 0.1}] * 2) is None
+def test_quality_that_says_nothing_has_an_interval_around_zero(rl: dict[str, ModuleType]) -> None:
+    rng = np.random.default_rng(1)
+    points = [
+        {"task": "a", "mae": error, "each": [one], "success": one} for error, one in rng.uniform(size=(20, 2)).tolist()
+    ]
+    link = rl["page"].correlate(points, "mae")
+    assert link["low"] < 0 < link["high"]
+
+
+def test_shuffled_labels_are_as_many_and_not_the_true_ones(rl: dict[str, ModuleType]) -> None:
+    from demerit.data.episode import Episode, Outcome
+    from demerit.data.frames import Frames
+
+    frames = Frames.from_array(np.zeros((2, 8, 8, 3), np.uint8))
+    pool = [Episode(str(n), "x", {"main": frames}, outcomes=(Outcome("human", success=n % 2 == 0),)) for n in range(60)]
+    lesson = next(lesson for lesson in rl["train"].lessons() if lesson.shuffled)
+    chosen = lesson.choose(pool)
+    true = [int(episode.id) % 2 == 0 for episode in chosen]
+    flags = [bool(episode.outcome and episode.outcome.success) for episode in chosen]
+    assert sum(flags) == sum(true) == 15 and 8 <= sum(a == b for a, b in zip(flags, true, strict=True)) <= 22
 
 
 def test_page_pairs_the_exploited_run_with_the_one_taught_failures(rl: dict[str, ModuleType], tmp_path: Path) -> None:

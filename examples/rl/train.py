@@ -119,27 +119,32 @@ def evaluate(policy: Any, env: TaskEnv, trials: int, model: Any = None) -> dict[
     return {"ever": ever, "end": end, **({"clips": clips} if model else {})}
 
 
-def run_case(case: Case, out: Path) -> None:
-    """Train one policy; write its result when it is complete."""
+def make_learner(env: gymnasium.Env[Any, Any], steps: int, seed: int) -> Any:
+    """Return SAC that has learned nothing yet."""
     import torch
     from stable_baselines3 import SAC
 
     torch.set_num_threads(1)
-    started = time.monotonic()
-    env, trial = make_env(case, out), TaskEnv(case.task)
-    policy = SAC(
+    return SAC(
         "MlpPolicy",
         env,
         learning_rate=1e-3,
-        buffer_size=case.steps,
-        learning_starts=min(300, case.steps // 2),
+        buffer_size=steps,
+        learning_starts=min(300, steps // 2),
         batch_size=128,
         tau=0.01,
         gamma=0.95,
         policy_kwargs={"net_arch": [128, 128]},
-        seed=case.seed,
+        seed=seed,
         device="cpu",
     )
+
+
+def run_case(case: Case, out: Path) -> None:
+    """Train one policy; write its result when it is complete."""
+    started = time.monotonic()
+    env, trial = make_env(case, out), TaskEnv(case.task)
+    policy = make_learner(env, case.steps, case.seed)
     curve = []
     for number in range(case.trials):
         policy.learn(case.steps // case.trials, reset_num_timesteps=number == 0)

@@ -1,0 +1,109 @@
+"""One page, one figure and one table of all rounds that have finished."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment
+
+from demerit.data.files import write_atomic
+from page import HALF, draw_chart
+
+COLOURS = {"loop": "var(--s0)", "stock": "var(--s1)"}
+WORDS = {"loop": "verdicts on the policy's failures, and variants", "stock": "as many verdicts on other recordings"}
+Round = dict[str, Any]
+
+
+def read_rounds(out: Path) -> list[Round]:
+    """Read the results of all finished rounds."""
+    return [json.loads(path.read_text()) for path in sorted((out / "runs").glob("*/*/result.json"))]
+
+
+def pick(rounds: Sequence[Round], way: str, number: int, task: str = "") -> list[Round]:
+    """Choose rounds; round 0 belongs to every way."""
+    return [
+        one
+        for one in rounds
+        if one["round"] == number and task in ("", one["task"]) and (not number or one["way"] == way)
+    ]
+
+
+def draw_rounds(rounds: Sequence[Round], name: str) -> str:
+    """Draw a figure by round: each task and seed thin, the mean of a way thick."""
+    lines: list[tuple[list[tuple[float, float]], str]] = []
+    last = max(one["round"] for one in rounds)
+    for way, colour in COLOURS.items():
+        chains = sorted({(one["task"], one["seed"]) for one in rounds})
+        for task, seed in chains:
+            found = [one for n in range(last + 1) for one in pick(rounds, way, n, task) if one["seed"] == seed]
+            lines.append(([(one["round"], one[name]) for one in found], f'stroke="{colour}" opacity=".3"'))
+        means = [(n, [one[name] for one in pick(rounds, way, n)]) for n in range(last + 1)]
+        points = [(float(n), float(np.mean(values))) for n, values in means if values]
+        lines.append((points, f'stroke="{colour}" stroke-width="2.6"'))
+    return draw_chart(lines, (0, last, "round"), name, steps=range(last + 1))
+
+
+def summarize(rounds: Sequence[Round]) -> list[dict[str, Any]]:
+    """List, by task, way and round, every seed and the means."""
+    rows = []
+    for task in dict.fromkeys(one["task"] for one in rounds):
+        for way in ("start", "loop", "stock", "none"):
+            for number in range(max(one["round"] for one in rounds) + 1):
+                found = pick(rounds, way, number, task) if bool(number) == (way != "start") else []
+                if found:
+                    facts = {name: float(np.mean([one[name] for one in found])) for name in ("fooled", "over-reward")}
+                    seeds = [one["success"] for one in sorted(found, key=lambda one: one["seed"])]
+                    policies = sum(one["fooled"] >= HALF for one in found)
+                    rows.append({"task": task, "way": way, "round": number, "seeds": seeds, **facts})
+                    rows[-1] |= {"labels": found[0]["labels"], "policies": policies, "mean": float(np.mean(seeds))}
+    return rows
+
+
+def draw_clip(one: Round, number: int = 0) -> dict[str, Any]:
+    """Return a video of a round, with what the model believes and what is true."""
+    clip = one["clips"][number]
+    looks = {"values": 'stroke="var(--s1)" stroke-width="2.4"', "progress": 'stroke="var(--ink)" stroke-width="2.4"'}
+    lines = [(list(enumerate(clip[name])), look) for name, look in looks.items()]
+    chart = draw_chart(lines, (0, len(clip["values"]) - 1, "step"), "value")
+    return {**one, "video": clip["video"], "chart": chart}
+
+
+def write_page(out: Path) -> str:
+    """Write page.html and results.md."""
+    rounds = read_rounds(out)
+    last = max(one["round"] for one in rounds)
+    pairs = [
+        [
+            draw_clip(one)
+            for one in (*pick(rounds, "loop", 0, task), *pick(rounds, "loop", last, task))
+            if not one["seed"]
+        ]
+        for task in dict.fromkeys(one["task"] for one in rounds)
+    ]
+    variants = [one for one in rounds if "variants" in one]
+    facts = {
+        "style": (files("demerit") / "assets" / "pages" / "style.css").read_text("utf-8"),
+        "words": [(WORDS[way], colour) for way, colour in COLOURS.items()],
+        "charts": {
+            "True success in the second world": draw_rounds(rounds, "success"),
+            "Trials in which the reward model is fooled": draw_rounds(rounds, "fooled"),
+        },
+        "rows": summarize(rounds),
+        "pairs": [pair for pair in pairs if len(pair) > 1],
+        "last": last,
+        "variants": sum(one["variants"] for one in variants),
+        "failing": sum(one["failing variants"] for one in variants),
+        "flagged": [sum(one[f"flagged {kind}"] for one in rounds) for kind in ("failures", "successes")],
+        "rounds": len(rounds),
+    }
+    env = Environment(autoescape=False, trim_blocks=True, lstrip_blocks=True)
+    for template in ("loop.html.j2", "loop.md.j2"):
+        text = env.from_string(Path(__file__).with_name(template).read_text("utf-8")).render(facts)
+        name = "page.html" if template.endswith("html.j2") else "results.md"
+        write_atomic(out / name, text.encode())
+    return f"{len(rounds)} rounds: {out / 'page.html'}, {out / 'results.md'}"
