@@ -1,4 +1,4 @@
-"""The loop example: rollouts of a second world are flagged, asked about, varied and taught, and it goes on after a kill."""
+"""The loop example: failures in a second world are flagged, asked about, varied and taught; it goes on after a kill."""
 
 import dataclasses
 import json

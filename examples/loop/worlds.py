@@ -16,7 +16,7 @@ import numpy.typing as npt
 from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.frames import Frames
 from demerit.data.video import VideoClip, write_video
-from demerit.negatives.sim.arena import OBJECT, STEPS_PER_SECOND, SceneRenderer
+from demerit.negatives.sim.arena import OBJECT, STEPS_PER_SECOND, SceneRenderer, silence_warnings
 from demerit.negatives.sim.rollout import ENCODING
 from robot import FRAMES, SIZE, TaskEnv
 
@@ -71,7 +71,8 @@ class World(TaskEnv):
         state, _ = self.reset(seed=seed)
         frames, actions, curve = [self.render()], [], [self.progress]
         for _ in range(FRAMES):
-            actions.append(np.clip(act(self, state), -1, 1))
+            with silence_warnings():
+                actions.append(np.clip(act(self, state), -1, 1))
             state = self.step(actions[-1])[0]
             frames.append(self.render())
             curve.append(self.progress)
