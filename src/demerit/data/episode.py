@@ -440,7 +440,7 @@ cloth towel rag napkin
 """
 _MEANING = {word: line.split()[0] for line in SYNONYMS.strip().splitlines() for word in line.split()}
 ACTIONS = frozenset(
-    "put pick remove open close push pull turn wipe pour stack unstack fold unfold slide flip stir insert".split()
+    "put pick lower remove open close push pull turn wipe pour stack unstack fold unfold slide flip stir insert".split()
 )
 RELATIONS = frozenset("in out on off under near left right forward backward between middle center down away".split())
 OPPOSITES = (
@@ -451,6 +451,8 @@ OPPOSITES = (
     ("forward", "backward"),
     ("push", "pull"),
     ("put", "remove"),
+    ("pick", "lower"),
+    ("upper", "lower"),
     ("insert", "remove"),
     ("stack", "unstack"),
     ("fold", "unfold"),
