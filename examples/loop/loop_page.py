@@ -16,6 +16,7 @@ from page import HALF, draw_chart
 
 COLOURS = {"loop": "var(--s0)", "stock": "var(--s1)"}
 WORDS = {"loop": "verdicts on the policy's failures, and variants", "stock": "as many verdicts on other recordings"}
+JUDGED = ("auroc", "failures above a half", "successes above a half")
 Round = dict[str, Any]
 
 
@@ -64,6 +65,23 @@ def summarize(rounds: Sequence[Round]) -> list[dict[str, Any]]:
     return rows
 
 
+def summarize_models(out: Path) -> list[dict[str, Any]]:
+    """List, by task, way and round, how a model judges policies that no model was taught anything of."""
+    chains = [json.loads(path.read_text()) for path in sorted((out / "runs").glob("*/models.json"))]
+    models = [{"task": chain["task"], **model} for chain in chains for model in chain["models"]]
+    rows = []
+    for task in dict.fromkeys(model["task"] for model in models):
+        for way, number in sorted(
+            {(model["way"], model["round"]) for model in models}, key=lambda key: (key[1], key[0])
+        ):
+            of_task = [m for m in models if (m["task"], m["way"], m["round"]) == (task, way, number)]
+            if way != "none" and of_task:
+                means = {name: float(np.mean([m[name] for m in of_task])) for name in JUDGED}
+                rows.append({"task": task, "way": way if number else "start", "round": number, **means})
+                rows[-1]["each"] = [m["auroc"] for m in of_task]
+    return rows
+
+
 def draw_clip(one: Round, number: int = 0) -> dict[str, Any]:
     """Return a video of a round, with what the model believes and what is true."""
     clip = one["clips"][number]
@@ -94,6 +112,7 @@ def write_page(out: Path) -> str:
             "Trials in which the reward model is fooled": draw_rounds(rounds, "fooled"),
         },
         "rows": summarize(rounds),
+        "models": summarize_models(out),
         "pairs": [pair for pair in pairs if len(pair) > 1],
         "last": last,
         "variants": sum(one["variants"] for one in variants),

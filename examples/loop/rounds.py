@@ -20,6 +20,9 @@ from demerit.data.reward import Reward
 from demerit.data.splits import seen_by
 from demerit.data.store import Store, open_or_create
 from demerit.decide.detector import Detection, calibrate_detector, left_out_by
+from demerit.evaluate.metrics import Resampling
+from demerit.evaluate.metrics.success import auroc
+from demerit.models import load_model
 from demerit.negatives.sim.job import plan_variants, simulate
 from demerit.negatives.sim.variants import CHANGES
 from demerit.training.teach import teach
@@ -68,6 +71,11 @@ class Chain:
     out: Path
     plan: LoopPlan
 
+    @property
+    def recordings(self) -> Path:
+        """The folder of what was recorded for all rounds."""
+        return self.out / "recordings" / f"{self.task}--{self.seed}"
+
     def folder(self, way: str, number: int) -> Path:
         """The folder of a round; round 0 is the same for all ways."""
         return self.out / "runs" / f"{self.task}--{self.seed}" / (f"{way}-{number}" if number else "start")
@@ -78,6 +86,36 @@ class Chain:
         for way, number in [*rounds, (NONE, self.plan.rounds)]:
             if not (self.folder(way, number) / "result.json").exists():
                 self.run_round(way, number)
+        self.judge_models()
+
+    def judge_models(self) -> None:
+        """Measure every model on policies that none of them was taught anything of, and on new demonstrations."""
+        folders = sorted(path.parent for path in self.folder(LOOP, 0).parent.glob("*/result.json"))
+        results = {folder.name: json.loads((folder / "result.json").read_text()) for folder in folders}
+        others = [folder for folder in folders if "asked next" not in results[folder.name]]
+        first = DEMONSTRATIONS + self.seed * EACH_SEED + EACH_ROUND
+        path, seeds = self.recordings / "expert-held-out", range(first, first + self.plan.rollouts)
+        seen = self.record(path, True, seeds, "expert", make_demonstrator)
+        seen += [one for folder in others for one in Store(folder / "rollouts").episodes()]
+        models = {folder.name: load_model(str(folder / "model")) for folder in folders}
+        features: list[Any] = [next(iter(models.values())).features(one)[1] for one in seen]  # type: ignore[attr-defined]
+        done = np.array([is_done(one) for one in seen])
+        if done.all():
+            return  # nothing that could fool a model
+        judged = {}
+        for name, model in models.items():
+            known: Any = model
+            pairs = zip(seen, features, strict=True)
+            ends = np.array([known.head.progress(x, known.task(one.instruction))[-1] for one, x in pairs])
+            judged[name] = {
+                "way": results[name]["way"],
+                "round": results[name]["round"],
+                "auroc": auroc(ends, done.astype(float)).measure(Resampling(resamples=1)).value,
+                "failures above a half": float((ends[~done] >= HALF).mean()),
+                "successes above a half": float((ends[done] >= HALF).mean()),
+            }
+        facts = {"task": self.task, "seed": self.seed, "rollouts": len(seen), "models": list(judged.values())}
+        write_json(folders[0].parent / "models.json", facts)
 
     def run_round(self, way: str, number: int) -> None:
         """Teach, train, try in the second world, and collect what the next round is taught."""
@@ -101,12 +139,12 @@ class Chain:
 
     def record_demonstrations(self) -> list[Episode]:
         """Record an expert in both worlds."""
-        folder, first = self.out / "recordings" / f"{self.task}--{self.seed}", DEMONSTRATIONS + self.seed * EACH_SEED
+        first = DEMONSTRATIONS + self.seed * EACH_SEED
         seeds = range(first, first + self.plan.demonstrations)
         return [
             episode
             for real in (False, True)
-            for episode in self.record(folder / f"expert-{real}", real, seeds, "expert", make_demonstrator)
+            for episode in self.record(self.recordings / f"expert-{real}", real, seeds, "expert", make_demonstrator)
         ]
 
     def record(
@@ -124,9 +162,9 @@ class Chain:
     def collect_taught(self, way: str, number: int) -> list[Episode]:
         """Return what was asked in the rounds before: rollouts and their variants, or other recordings."""
         if way == STOCK:
-            folder, first = self.out / "recordings" / f"{self.task}--{self.seed}", RECORDINGS + self.seed * EACH_SEED
+            first = RECORDINGS + self.seed * EACH_SEED
             seeds = range(first, first + number * self.plan.verdicts)
-            return self.record(folder / "wanderer", True, seeds, "wanderer", leave_early)
+            return self.record(self.recordings / "wanderer", True, seeds, "wanderer", leave_early)
         taught: list[Episode] = []
         for before in range(number if way == LOOP else 0):
             folder = self.folder(LOOP, before)
