@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,15 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment
 
+from demerit.data.arrays import Floats
 from demerit.data.files import write_atomic
+from demerit.evaluate.metrics.bootstrap import Tally, compare, mean_tally
 from page import HALF, draw_chart
 
 COLOURS = {"loop": "var(--s0)", "stock": "var(--s1)"}
 WORDS = {"loop": "verdicts on the policy's failures, and variants", "stock": "as many verdicts on other recordings"}
 JUDGED = ("auroc", "failures above a half", "successes above a half")
+COMPARED = ("success", "fooled", "over-reward")
 Round = dict[str, Any]
 
 
@@ -82,6 +86,30 @@ def summarize_models(out: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def compare_ways(rounds: Sequence[Round], last: int) -> list[dict[str, Any]]:
+    """Compare the last round of `loop` with its start and with the other ways: paired, tasks and seeds resampled."""
+    rows = []
+    for name in COMPARED:
+        ends = {way: values_by_chain(pick(rounds, way, last), name) for way in ("loop", "stock", "none")}
+        ends["start"] = values_by_chain(pick(rounds, "loop", 0), name)
+        for other in ("start", "stock", "none"):
+            chains = sorted(set(ends["loop"]) & set(ends[other]))
+            if chains:
+                a, b = ([ends[way][chain] for chain in chains] for way in ("loop", other))
+                rows.append({"other": other, **vars(compare(partial(tally_chains, name, chains), a, b))})
+    return rows
+
+
+def tally_chains(name: str, chains: list[str], values: Floats) -> Tally:
+    """Tally a mean over chains, each a cluster."""
+    return mean_tally(name, "chains", values, chains)
+
+
+def values_by_chain(rounds: Sequence[Round], name: str) -> dict[str, float]:
+    """Return a figure of each task and seed."""
+    return {f"{one['task']} {one['seed']}": one[name] for one in rounds}
+
+
 def draw_clip(one: Round, number: int = 0) -> dict[str, Any]:
     """Return a video of a round, with what the model believes and what is true."""
     clip = one["clips"][number]
@@ -95,14 +123,11 @@ def write_page(out: Path) -> str:
     """Write page.html and results.md."""
     rounds = read_rounds(out)
     last = max(one["round"] for one in rounds)
-    pairs = [
-        [
-            draw_clip(one)
-            for one in (*pick(rounds, "loop", 0, task), *pick(rounds, "loop", last, task))
-            if not one["seed"]
-        ]
-        for task in dict.fromkeys(one["task"] for one in rounds)
-    ]
+    pairs = []
+    for task in dict.fromkeys(one["task"] for one in rounds):
+        seed = max(pick(rounds, "loop", 0, task), key=lambda one: one["fooled"] * one["over-reward"])["seed"]
+        ends = [one for number in (0, last) for one in pick(rounds, "loop", number, task) if one["seed"] == seed]
+        pairs.append([draw_clip(one) for one in ends])
     variants = [one for one in rounds if "variants" in one]
     facts = {
         "style": (files("demerit") / "assets" / "pages" / "style.css").read_text("utf-8"),
@@ -113,6 +138,7 @@ def write_page(out: Path) -> str:
         },
         "rows": summarize(rounds),
         "models": summarize_models(out),
+        "compared": compare_ways(rounds, last),
         "pairs": [pair for pair in pairs if len(pair) > 1],
         "last": last,
         "variants": sum(one["variants"] for one in variants),
