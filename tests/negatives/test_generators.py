@@ -42,7 +42,6 @@ class Careless:
         return episode.main, ""
 '''
 CONFIG = TeachConfig(folds=3, rows=8, views=0, reader=False)
-ONE = Mix.parse("counted", per_episode=1)
 
 
 @pytest.fixture
@@ -115,6 +114,8 @@ def test_a_clip_teaches_only_after_a_person_has_labelled_it(installed: Path) -> 
     for sources in (("human", "rule"), ("rule", "model")):
         with pytest.raises(BadInput, match="no person has checked"):
             taught(sources=sources)
+    copied = make_negatives(open_dataset("imagined"), "copied", Mix.parse("hold"))
+    assert copied.originals == 0  # nor is a rule's label copied from it
     with Store("imagined").writer() as writer:
         writer.relabel({id: [] for id in guesses})
     with pytest.raises(BadInput):
@@ -128,15 +129,15 @@ def test_a_clip_teaches_only_after_a_person_has_labelled_it(installed: Path) -> 
 
 
 def test_a_second_run_makes_nothing_again(installed: Path) -> None:
-    videos = data.write_videos(installed / "videos", 2, 2, blank=1)
-    first = make_negatives(open_dataset(videos), "made", ONE)
+    videos, one = data.write_videos(installed / "videos", 2, 2, blank=1), Mix.parse("counted", per_episode=1)
+    first = make_negatives(open_dataset(videos), "made", one)
     assert (first.added, first.originals) == (5, 5)  # of the one without a label, too
     calls = (installed / "calls.txt").read_text()
     assert len(calls.splitlines()) == 5
-    again = make_negatives(open_dataset(videos), "made", ONE)
+    again = make_negatives(open_dataset(videos), "made", one)
     assert (again.added, again.skipped) == (0, {("counted", "an earlier run has made it"): 5})
     assert (installed / "calls.txt").read_text() == calls
-    of_clips = make_negatives(open_dataset("made"), "twice", ONE, assume_success="demonstrations")
+    of_clips = make_negatives(open_dataset("made"), "twice", one, assume_success="demonstrations")
     assert of_clips.skipped == {("counted", "it was generated itself"): 5}
     assumed = make_negatives(open_dataset("made"), "assumed", Mix.parse("clip"), assume_success="demonstrations")
     assert assumed.originals == 0  # assuming makes no label of a generated clip

@@ -30,7 +30,7 @@ from demerit.models.gvl.distil import KEPT, SAMPLES, TEMPERATURE, add_curves, di
 from demerit.models.gvl.model import GVL, Prompter
 from demerit.negatives.job import NegativesProgress, make_negatives
 from demerit.negatives.mix import DEFAULT_MIX, PER_DATASET, PER_EPISODE, Mix
-from demerit.negatives.negative import DONE_GRADE, GENERATORS
+from demerit.negatives.negative import DONE_GRADE, is_generator
 from demerit.negatives.relabel.config import RelabelConfig
 from demerit.negatives.relabel.job import RelabelSummary, estimate
 from demerit.negatives.relabel.job import relabel as run_relabel
@@ -103,7 +103,7 @@ def negatives(
         out.print(f"  [yellow]{name}[/yellow]: {count} not made, {escape(reason)}")
     if progress.over:
         out.print(f"  {progress.over} episodes not used: over the limit per dataset (--per-dataset)")
-    unlabelled = sum(progress.made[name] for name in GENERATORS)
+    unlabelled = sum(count for name, count in progress.made.items() if is_generator(name))
     if unlabelled:
         out.print(f"  {unlabelled} generated clips have no label until a person gives it: demerit annotate {place}")
     if not progress.originals and not assume_success:

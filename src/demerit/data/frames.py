@@ -385,13 +385,12 @@ class AlteredFrames:
 
 
 def _crop(images: Images, x: float, y: float, width: float, height: float) -> Images:
-    """Enlarge a box to the size of the picture."""
+    """Enlarge a box to the size of the picture; nothing outside it is seen."""
     from PIL import Image  # noqa: PLC0415  # only altered frames need it
 
     rows, columns = images.shape[1:3]
-    box = (x * columns, y * rows, min((x + width) * columns, columns), min((y + height) * rows, rows))
-    size = columns, rows
-    cut = [np.asarray(Image.fromarray(one).resize(size, Image.Resampling.BILINEAR, box)) for one in images]
+    boxes = images[:, *_slices(images, x, y, width, height)]
+    cut = [np.asarray(Image.fromarray(box).resize((columns, rows), Image.Resampling.BILINEAR)) for box in boxes]
     return np.stack(cut) if cut else images
 
 
@@ -405,11 +404,17 @@ def _recolour(images: Images, red: float, green: float, blue: float, light: floa
 def _cover(images: Images, x: float, y: float, width: float, height: float, grey: float) -> Images:
     """Paint a box grey (0 black, 1 white)."""
     covered = images.copy()
-    rows, columns = images.shape[1:3]
-    left, right = (round(edge * columns) for edge in (x, x + width))
-    top, bottom = (round(edge * rows) for edge in (y, y + height))
-    covered[:, top:bottom, left:right] = round(255 * min(max(grey, 0), 1))
+    covered[:, *_slices(images, x, y, width, height)] = round(255 * min(max(grey, 0), 1))
     return covered
+
+
+def _slices(images: Images, x: float, y: float, width: float, height: float) -> tuple[slice, slice]:
+    """The rows and columns of a box: at least one of each."""
+    rows, columns = images.shape[1:3]
+    top, left = min(round(y * rows), rows - 1), min(round(x * columns), columns - 1)
+    return slice(top, max(round((y + height) * rows), top + 1)), slice(
+        left, max(round((x + width) * columns), left + 1)
+    )
 
 
 ALTERATIONS: dict[str, tuple[Callable[..., Images], int, bool]] = {
@@ -425,7 +430,7 @@ ROUNDING = 1e-3
 
 def alter(frames: Frames, name: str, numbers: Sequence[float]) -> Frames:
     """Make a view of the same frames with one more change of the pictures."""
-    source, change = frames.source, (name, tuple(numbers))
+    source, change = frames.source, (name, tuple(map(float, numbers)))
     if isinstance(source, AlteredFrames):
         return Frames(AlteredFrames(source.source, (*source.changes, change)), frames.indices)
     return Frames(AlteredFrames(source, (change,)), frames.indices)

@@ -45,12 +45,12 @@ def build_edited(
     episode: Episode,
     name: str,
     params: Mapping[str, Any],
-    outcome: Outcome | None,
+    outcome: Outcome,
     *,
     views: Mapping[str, Frames] | None = None,
     instruction: str | None = None,
 ) -> Episode:
-    """Build the edited episode: new id, `origin.parent`, one outcome or none.
+    """Build the edited episode: new id, `origin.parent`, one outcome.
 
     Outcomes, people's checks of them and signals of the original do not apply to it and are dropped (actions played
     backwards are not actions).
@@ -61,7 +61,7 @@ def build_edited(
         id=f"{episode.id}+{name}-{digits}",
         instruction=episode.instruction if instruction is None else instruction,
         views=episode.views if views is None else views,
-        outcomes=() if outcome is None else (outcome,),
+        outcomes=(outcome,),
         # Without a group, the original is the group: a split must not separate it from its edits.
         origin=replace(origin, parent=episode.id, group=origin.group or episode.id),
         edits=(*episode.edits, Edit(name, dict(params))),

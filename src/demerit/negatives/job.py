@@ -15,7 +15,7 @@ from demerit.data.store import Store, StoreWriter, open_or_create
 from demerit.data.video import VideoClip
 from demerit.errors import NotApplicable, UnreadableVideo
 from demerit.negatives.mix import Mix, Pool, choose_originals
-from demerit.negatives.negative import DONE_GRADE, GENERATORS, trusted_outcome
+from demerit.negatives.negative import DONE_GRADE, is_generator, trusted_outcome
 
 ANY = "every negative"
 
@@ -177,7 +177,7 @@ def _count_length(episode: Episode, outcome: Outcome | None, progress: Negatives
 def _write(writer: StoreWriter, episode: Episode) -> int:
     if episode.id in writer:
         return 0
-    if episode.edits and episode.edits[-1].name in GENERATORS:  # its pictures are in no file
+    if episode.edits and is_generator(episode.edits[-1].name):  # its pictures are in no file
         views = {camera: copy_frames(frames, writer.root, episode.id) for camera, frames in episode.views.items()}
         episode = replace(episode, views=views)
     writer.add(episode)

@@ -22,6 +22,7 @@ from demerit.negatives.negative import (
     UNFINISHED_GRADES,
     VARIANTS,
     Negative,
+    is_generator,
     load_negative,
     require_label,
     require_success,
@@ -55,7 +56,7 @@ class Mix:
         if not self.shares:
             raise BadInput("the mix", f"at least one NAME=SHARE, such as {DEFAULT_MIX}", "an empty one")
         for name, share in self.shares.items():
-            if name not in NEGATIVES and name not in GENERATORS:
+            if name not in NEGATIVES and not is_generator(name):
                 raise UnknownName("negative", name, [*NEGATIVES, *GENERATORS, "variants"])
             if not 0 < share < float("inf"):
                 raise BadInput(f"the share of {name!r} in the mix", "a number above 0", share)

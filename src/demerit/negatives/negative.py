@@ -116,9 +116,14 @@ def check_edits(names: Iterable[str]) -> None:
             raise UnknownName("edit", str(name), list(NEGATIVES))
 
 
+def is_generator(name: str) -> bool:
+    """Whether it is a generator's name; those of edits go first."""
+    return name in GENERATORS and name not in NEGATIVES
+
+
 def load_negative(name: str) -> Negative:
     """Find a negative or a generator by name; a registered plain function is wrapped."""
-    if name in GENERATORS and name not in NEGATIVES:
+    if is_generator(name):
         return _load_generator(name)
     factory = NEGATIVES.factory(name)
     return factory if isinstance(factory, Negative) else Negative(name, factory)
@@ -206,8 +211,9 @@ class Targets:
 
 
 def trusted_outcome(episode: Episode) -> Outcome | None:
-    """The most trusted outcome with a success label; None without a trusted source."""
-    return most_trusted(label for label in episode.labels if label.source in TRUSTED and label.success is not None)
+    """The most trusted outcome with a success label; None without a trusted source. A rule knows no generated clip."""
+    sources = TRUSTED if GENERATED_BY not in episode.origin.tags else TRUSTED[:2]
+    return most_trusted(label for label in episode.labels if label.source in sources and label.success is not None)
 
 
 def require_label(episode: Episode) -> Outcome:

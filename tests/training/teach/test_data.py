@@ -116,7 +116,10 @@ def test_groups_share_a_session_an_original_or_a_video() -> None:
     embedded += [EmbeddedEpisode(one, 24, stride_indices(24, 1), {}) for one in (varied, apart)]
     counted = dict(zip((one.id for one in embedded), group_episodes(embedded, with_sessions=False), strict=True))
     assert counted[alone.id] == counted[varied.id] == counted["apart"]
-    assert len(set(counted.values())) == len(embedded) - 4
+    assert len(set(counted.values())) == 4
+    monday = [replace(one, origin=replace(one.origin, group="monday")) for one in data.episodes(2, 0)]
+    together = [EmbeddedEpisode(one, 24, stride_indices(24, 1), {}) for one in monday]
+    assert [len(set(group_episodes(together, with_sessions=sessions))) for sessions in (True, False)] == [1, 2]
 
 
 def test_instructions_that_may_mean_the_same_share_a_task() -> None:

@@ -154,7 +154,7 @@ def test_masks_cover_pixels(tmp_path: Path) -> None:
 def test_what_is_hidden_moves_with_an_altered_picture(tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", np.full((5, 48, 64, 3), 200, dtype=np.uint8), encoding=EXACT)
     recorded = Frames(VideoClip(str(tmp_path / "a.mp4")))
-    mask, crop = Mask("main", 16, 12, 32, 24), (0.25, 0.25, 0.5, 0.5)  # the crop shows what the mask hides, and no more
+    mask, crop = Mask("main", 12, 8, 40, 32), (0.25, 0.25, 0.5, 0.5)  # the crop shows what the mask hides, and no more
     whole = replace(episode_of(recorded.source), views={"main": alter(recorded, "crop", crop)})
     part = replace(whole, id="b", views={"main": whole.main.select([0, 1])})
     for number, episodes in enumerate(([whole, part], [part])):  # alone, frames of the video must not be released
