@@ -66,7 +66,7 @@ def negatives(
     keep_originals: KeepOriginalsOption = False,
     assume_success: AssumeSuccessOption = "",
 ) -> None:
-    """Make failures of successes, and variants of failures: edit frames or instructions.
+    """Make failures of successes, and variants of failures.
 
     Not all are failures: slow, stall, jump and reworded still succeed (grade 5), so that speed alone tells nothing.
     Variants (crop, recolour, cover, pace, hold) keep the label of an episode, also of a failure. No video is copied,
