@@ -57,7 +57,7 @@ class Mix:
             raise BadInput("the mix", f"at least one NAME=SHARE, such as {DEFAULT_MIX}", "an empty one")
         for name, share in self.shares.items():
             if name not in NEGATIVES and not is_generator(name):
-                raise UnknownName("negative", name, [*NEGATIVES, *GENERATORS, "variants"])
+                raise UnknownName("negative", name, {*NEGATIVES, *GENERATORS, "variants"})
             if not 0 < share < float("inf"):
                 raise BadInput(f"the share of {name!r} in the mix", "a number above 0", share)
         if self.per_episode < 1:
