@@ -1,7 +1,7 @@
 """How well teaching works on a robot or camera that the shipped network has never seen.
 
     python benchmarks/unseen_robot.py DATASET [DATASET ...] [--each 5,15] [--draws 4] [--labels flags|all] [--no-reader]
-        [--tower none] [--filters]
+        [--tower none] [--filters] [--variants]
     python benchmarks/unseen_robot.py --small
     python benchmarks/unseen_robot.py --draw FIGURE.png NAME=OUTPUT [NAME=OUTPUT ...]
 
@@ -11,6 +11,8 @@ the controls, and the shares of successes and of failures above one half. With `
 has them) also the mean distance of the value to the true progress, and the share of failures above the median success.
 With `--filters` also causal filters in time over the values of the closed form: AUROC of the filtered final value,
 mean distance between neighbouring frames, and delay (the shift in frames at which the curve fits the unfiltered best).
+With `--variants` it teaches again with variants of the failures (`demerit negatives --mix variants`, one of each kind),
+and with variants of all.
 `--draw` makes a figure of saved outputs.
 """
 
@@ -33,9 +35,13 @@ import demerit
 from demerit.data.arrays import Floats
 from demerit.data.episode import normalize_instruction
 from demerit.data.files import make_folder
+from demerit.data.splits import seed_of
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.success import auroc
 from demerit.models.taught.features import SHIPPED_TOWER, Reader, load_network
+from demerit.models.taught.head import TaughtHead
+from demerit.negatives import load_negative
+from demerit.negatives.negative import VARIANTS
 from demerit.training.teach import TeachConfig
 from demerit.training.teach.data import TeachData, TeachLabel, label_of
 from demerit.training.teach.features import (
@@ -46,7 +52,7 @@ from demerit.training.teach.features import (
     images_to_keep,
     open_tower,
 )
-from demerit.training.teach.training_set import build_training_set
+from demerit.training.teach.training_set import TrainingSet, build_training_set
 
 WIDE, HIGH, LOWEST = 1500, 640, 0.5
 STYLES = ("best control", "#9aa1ab"), ("without torch", "#7aa6c2"), ("with the extra train", "#1f6f8b")
@@ -98,8 +104,32 @@ class Lesson:
         self.episodes = [one for one in found if isinstance(one, EmbeddedEpisode)]
         known = [label_of(one.episode) for one in self.episodes]
         self.labels = [TeachLabel(success=one.verdict) if labels == "flags" else one for one in known]
+        edits = [load_negative(name) for name in VARIANTS] if given.variants else []
+        varied = [edit.make_with_seed(one.episode, seed_of(one.id)) for one in self.episodes for edit in edits]
+        self.variants = defaultdict(list)
+        for one in extract_features(varied, self.spec, cache, workers=2):
+            self.variants[one.episode.origin.parent].append(one)
         self.curves = [one.curve if labels == "all" else None for one in known]
         self.flags = np.array([bool(one.verdict) for one in known])
+
+    def teach(
+        self, episodes: list[EmbeddedEpisode], labels: dict[str, TeachLabel]
+    ) -> tuple[TrainingSet, dict[str, TaughtHead], Reader | None]:
+        """The training set, the heads by name, the one that is used last, and the reader if there is one."""
+        data = TeachData("lesson", "lesson", tuple(one.episode for one in episodes), labels, (), ())
+        plain, _ = build_training_set(data, self.spec, episodes)
+        chosen = plain.fit()
+        heads = {"closed form": chosen}
+        if not self.spec.config.reader:
+            return plain, heads, None
+        from demerit.training.teach import torch_reader  # torch is an extra
+
+        if self.small:
+            torch_reader.STEPS = (4, 0, 4)
+        content, read = torch_reader.teach_reader(plain)
+        chosen = replace(plain, read=read).fit()
+        heads |= {"mean": replace(chosen, mix=0.5), "reader": replace(chosen, mix=1.0), "chosen": chosen}
+        return plain, heads, Reader(content, Path("reader"))
 
     def measure_draw(self, each: int, draw: int) -> dict[str, float]:
         rng = np.random.default_rng([draw, each])
@@ -107,20 +137,18 @@ class Lesson:
         tested = np.setdiff1d(np.arange(len(self.flags)), taught)
         episodes = [self.episodes[i] for i in taught]
         labels = {self.episodes[i].id: self.labels[i] for i in taught}
-        data = TeachData("lesson", "lesson", tuple(one.episode for one in episodes), labels, (), ())
         started = time.perf_counter()
-        plain, _ = build_training_set(data, self.spec, episodes)
-        chosen, reader = plain.fit(), None
-        heads = {"closed form": chosen}
-        if self.spec.config.reader:
-            from demerit.training.teach import torch_reader  # torch is an extra
-
-            if self.small:
-                torch_reader.STEPS = (4, 0, 4)
-            content, read = torch_reader.teach_reader(plain)
-            chosen, reader = replace(plain, read=read).fit(), Reader(content, Path("reader"))
-            heads |= {"mean": replace(chosen, mix=0.5), "reader": replace(chosen, mix=1.0), "chosen": chosen}
+        plain, heads, reader = self.teach(episodes, labels)
+        chosen, readers = next(reversed(heads.values())), dict.fromkeys(heads, reader)
         seconds, found = time.perf_counter() - started, defaultdict(list)
+        for name, varied in (("failures", taught[each:]), ("all", taught)) if self.variants else ():
+            more = [(variant, self.episodes[i].id) for i in varied for variant in self.variants[self.episodes[i].id]]
+            known = labels | {variant.id: labels[original] for variant, original in more}
+            _, others, reader_too = self.teach([*episodes, *(variant for variant, _ in more)], known)
+            last = list(others)[-1]
+            for head in dict.fromkeys(("closed form", last)):
+                heads[f"{head}, variants of {name}"] = others[head]
+                readers[f"{head}, variants of {name}"] = reader_too
         flags = [bool(self.flags[i]) for i in tested]
         distances, steps = defaultdict(list), defaultdict(list)
         for i in tested:
@@ -128,12 +156,12 @@ class Lesson:
             task = plain.tasks.get(one.instruction, "")
             needs_all = self.filters or self.curves[i] is not None
             rows = np.arange(len(x)) if needs_all else np.array([len(x) - 1])
-            said = None
-            if reader is not None:
-                kept = np.mean([reader(images, images[0]) for images in one.images.values()], axis=0)
-                said = np.stack([np.interp(rows, one.kept, column) for column in kept.T], axis=1)
+            said = {None: None}
+            for model in {*readers.values()} - {None}:
+                kept = np.mean([model(images, images[0]) for images in one.images.values()], axis=0)
+                said[model] = np.stack([np.interp(rows, one.kept, column) for column in kept.T], axis=1)
             for name, head in heads.items():
-                value = head.value(head.outputs(x[rows], task, said))
+                value = head.value(head.outputs(x[rows], task, said[readers[name]]))
                 found[name].append(float(value[-1]))
                 if self.curves[i] is not None:
                     distances[name].append(float(np.abs(value - self.curves[i][one.at]).mean()))
@@ -210,6 +238,7 @@ def main() -> None:
     )
     parser.add_argument("--no-reader", action="store_true", help="the closed form alone, without torch")
     parser.add_argument("--filters", action="store_true", help="measure filters in time, too")
+    parser.add_argument("--variants", action="store_true", help="teach again with variants of failures, and of all")
     parser.add_argument("--cache", type=Path, help="a folder for features; kept")
     parser.add_argument("--draw", type=Path, metavar="FIGURE", help="draw saved outputs, NAME=FILE each")
     parser.add_argument("--small", action="store_true", help="the shipped sample, one draw")

@@ -138,7 +138,7 @@ def test_parse_and_str() -> None:
     assert Mix.parse(str(mix)) == mix
     with pytest.raises(UnknownName) as refused:
         Mix.parse("rewin=2")
-    assert refused.value.known == sorted(NEGATIVES)
+    assert refused.value.known == sorted([*NEGATIVES, "variants"])
 
 
 @pytest.mark.parametrize(

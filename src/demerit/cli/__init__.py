@@ -46,7 +46,7 @@ PANELS: dict[str, CommandTable] = {
         "import": ("data:import_", "Import a dataset into a demerit folder; list its problems."),
         "filter": ("filter:filter_", "Make a view of a dataset by conditions, without copies."),
         "retrieve": ("retrieve:retrieve", "Find the moments that show an instruction being done."),
-        "negatives": ("negatives:negatives", "Make failures of successes: edit frames or instructions."),
+        "negatives": ("negatives:negatives", "Make failures of successes, and variants of failures."),
         "relabel": (
             "negatives:relabel",
             "Write graded instructions that a success fails (chat model).",

@@ -17,6 +17,7 @@ from demerit.models import MODELS, load_model
 from demerit.models.check import check_model
 from demerit.models.loading import Listing, describe_model
 from demerit.negatives import NEGATIVES, load_negative
+from demerit.negatives.negative import GENERATORS, is_generator
 from demerit.negatives.sim.behaviours import BEHAVIOURS
 
 Rows = dict[str, list[str]]
@@ -76,7 +77,9 @@ def _source_rows() -> Rows:
 
 
 def _negative_rows() -> Rows:
-    return {name: [_first_line(load_negative(name).make)] for name in NEGATIVES}
+    edits = {name: [_first_line(load_negative(name).make)] for name in NEGATIVES}
+    others = filter(is_generator, GENERATORS)
+    return edits | {name: [_first_line(GENERATORS.factory(name)), "A generator: no label."] for name in others}
 
 
 def _behaviour_rows() -> Rows:

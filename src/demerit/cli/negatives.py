@@ -30,7 +30,7 @@ from demerit.models.gvl.distil import KEPT, SAMPLES, TEMPERATURE, add_curves, di
 from demerit.models.gvl.model import GVL, Prompter
 from demerit.negatives.job import NegativesProgress, make_negatives
 from demerit.negatives.mix import DEFAULT_MIX, PER_DATASET, PER_EPISODE, Mix
-from demerit.negatives.negative import DONE_GRADE
+from demerit.negatives.negative import DONE_GRADE, is_generator
 from demerit.negatives.relabel.config import RelabelConfig
 from demerit.negatives.relabel.job import RelabelSummary, estimate
 from demerit.negatives.relabel.job import relabel as run_relabel
@@ -56,7 +56,7 @@ def negatives(
         str,
         typer.Option(
             metavar="NAME=SHARE,...",
-            help="What to make (demerit list negatives).",
+            help="What to make (demerit list negatives); variants: all edits that keep the label.",
             show_default=DEFAULT_MIX.replace(",", ", "),
         ),
     ] = DEFAULT_MIX,
@@ -66,16 +66,18 @@ def negatives(
     keep_originals: KeepOriginalsOption = False,
     assume_success: AssumeSuccessOption = "",
 ) -> None:
-    """Make failures of successes: edit frames or instructions.
+    """Make failures of successes, and variants of failures.
 
     Not all are failures: slow, stall, jump and reworded still succeed (grade 5), so that speed alone tells nothing.
-    No video is copied, and every label names the edit that made it.
+    Variants (crop, recolour, cover, pace, hold) keep the label of an episode, also of a failure. No video is copied,
+    and every label names the edit that made it. Clips of a generator (a plug-in) have no label: a person gives it.
 
     [bold]Examples[/bold]
 
       demerit negatives my_set my_negatives --keep-originals
       demerit negatives my_set graded --mix "clip=4,rewind=2,freeze=1,wrong-instruction=2" --per-episode 4
       demerit negatives droid/ bad --assume-success demonstrations --keep-originals
+      demerit negatives my_set varied --mix variants --per-episode 5 --keep-originals
     """
     wanted = Mix.parse(mix, seed=seed, per_episode=per_episode, per_dataset=per_dataset)
     dataset = reading.open(source)
@@ -100,7 +102,10 @@ def negatives(
     for (name, reason), count in progress.skipped.most_common():
         out.print(f"  [yellow]{name}[/yellow]: {count} not made, {escape(reason)}")
     if progress.over:
-        out.print(f"  {progress.over} successes not used: over the limit per dataset (--per-dataset)")
+        out.print(f"  {progress.over} episodes not used: over the limit per dataset (--per-dataset)")
+    unlabelled = sum(count for name, count in progress.made.items() if is_generator(name))
+    if unlabelled:
+        out.print(f"  {unlabelled} generated clips have no label until a person gives it: demerit annotate {place}")
     if not progress.originals and not assume_success:
         out.print("  No episode is known to be a success. For demonstrations: --assume-success demonstrations")
     print_problems(progress.problems.rows())
@@ -113,7 +118,7 @@ def _print_made(progress: NegativesProgress) -> None:
         names = [*sorted(progress.made), *(["original"] if progress.kept else [])]
         rows = {name: {grade: progress.grades[name, grade] for grade in ladder} for name in names}
         print_grades("made by", {**rows, "all": ladder})
-    if total and not ladder[5]:
+    if total > ladder[None] and not ladder[5]:
         out.print("  nothing has grade 5: keep the originals, or add stall, slow or jump to the mix")
     auroc = progress.length_auroc()
     if abs(auroc - 0.5) > CUE:

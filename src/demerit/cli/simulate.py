@@ -78,7 +78,8 @@ def simulate(
         specs, skipped = plan_variants(open_dataset(like), episodes, changes, size)
         if not specs:
             reasons = "; ".join(f"{count} {reason}" for reason, count in skipped.items())
-            raise BadInput("--like", "a dataset with simulated failures", reasons or "no episodes")
+            expected = "a dataset with simulated failures (real ones: demerit negatives DATASET DEST --mix variants)"
+            raise BadInput("--like", expected, reasons or "no episodes")
     elif benchmark is not None:
         specs = _benchmark_specs(benchmark, split, size)
     else:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.arrays import Floats
-from demerit.errors import BadInput, UnreadableVideo
+from demerit.errors import BadInput, UnknownName, UnreadableVideo
 from demerit.registry import Registry
 
 Images: TypeAlias = npt.NDArray[np.uint8]
@@ -76,6 +76,7 @@ FRAME_KINDS = Registry(
         "bag": "data.formats.bag_frames:BagFrames",
         "lerobot-images": "data.formats.lerobot.reader:ParquetImages",
         "splice": "data.frames:SplicedFrames.rebuild",
+        "altered": "data.frames:AlteredFrames.rebuild",
     },
 )
 
@@ -87,7 +88,9 @@ def frame_source(kind: str, fields: Mapping[str, Any]) -> FrameSource:
 
 
 def list_recordings(source: FrameSource) -> list[FrameSource]:
-    """Return the recordings behind a source: itself, or those that it joins."""
+    """Return the recordings behind a source: itself, the one that it alters, or those that it joins."""
+    if isinstance(source, AlteredFrames):
+        return list_recordings(source.source)
     if not isinstance(source, SplicedFrames):
         return [source]
     return [recording for part, _, _ in source.parts for recording in list_recordings(part)]
@@ -238,6 +241,8 @@ class SplicedFrames:
         for source, start, stop in self.parts:
             if not 0 <= start < stop:
                 raise BadInput(f"part of {source!r}", "0 <= start < stop", (start, stop))
+            if isinstance(source, AlteredFrames):
+                raise BadInput("spliced frames", "recordings as they are", "altered ones (alter the splice)")
         if not self.parts:
             raise BadInput("spliced frames", "at least one part", "none")
 
@@ -304,6 +309,131 @@ class SplicedFrames:
         for part in described[1:]:
             part["path"] = Path(os.path.relpath(part["fields"].pop("path"), folder)).as_posix()
         return {"path": path, "first": described[0], "rest": described[1:]}
+
+
+Alteration: TypeAlias = tuple[str, tuple[float, ...]]
+"""a name of `ALTERATIONS`, and its numbers"""
+
+
+@dataclass(frozen=True)
+class AlteredFrames:
+    """The frames of a source with every picture changed in the same way, when it is taken. Size and times stay."""
+
+    kind = "altered"
+    source: FrameSource
+    changes: tuple[Alteration, ...]
+    """one after another"""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.source, AlteredFrames):
+            raise BadInput("altered frames", "a recording or a splice, and all changes", "altered frames")
+        for name, numbers in self.changes:
+            if name not in ALTERATIONS:
+                raise UnknownName("change of pictures", str(name), ALTERATIONS)
+            _, count, is_box = ALTERATIONS[name]
+            good = len(numbers) == count and all(np.isfinite(numbers))
+            if good and is_box:
+                x, y, width, height = numbers[:4]
+                good = min(x, y) >= 0 and min(width, height) > 0 and max(x + width, y + height) <= 1 + ROUNDING
+            if not good:
+                expected = f"{count} numbers" + (", the first four a box inside the picture, from 0 to 1" * is_box)
+                raise BadInput(f"change {name!r} of pictures", expected, numbers)
+
+    @classmethod
+    def rebuild(
+        cls, path: str, of: str, fields: Mapping[str, Any], changes: Sequence[tuple[str, Sequence[float]]]
+    ) -> AlteredFrames:
+        """Rebuild from the arguments that `describe` returned."""
+        source = frame_source(of, {**fields, "path": path})
+        return cls(source, tuple((name, tuple(map(float, numbers))) for name, numbers in changes))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def times(self) -> Times:
+        """The times of the source."""
+        return self.source.times()
+
+    def take(self, indices: Sequence[int]) -> Images:
+        """Decode and change the given frames."""
+        return self.take_into(indices, new_images)
+
+    def take_into(
+        self, indices: Sequence[int], allocate: Callable[[tuple[int, ...]], Images], prepare: Prepare | None = None
+    ) -> Images:
+        """Decode and change the given frames; `prepare` sees the changed ones."""
+
+        def change(images: Images) -> Images:
+            return self.apply(images) if prepare is None else prepare(self.apply(images))
+
+        return Frames(self.source).take_prepared(indices, change, allocate)
+
+    def apply(self, images: Images) -> Images:
+        """Change images; the given ones stay."""
+        for name, numbers in self.changes:
+            images = ALTERATIONS[name][0](images, *numbers)
+        return images
+
+    def identity(self) -> str:
+        """Hash the source and the changes."""
+        return short_hash(self.source.identity().encode(), repr(self.changes).encode())
+
+    def describe(self) -> dict[str, Any]:
+        """The source's file is the path."""
+        fields = {name: value for name, value in self.source.describe().items() if value is not None}
+        return {"path": fields.pop("path"), "of": self.source.kind, "fields": fields, "changes": self.changes}
+
+
+def _crop(images: Images, x: float, y: float, width: float, height: float) -> Images:
+    """Enlarge a box to the size of the picture; nothing outside it is seen."""
+    from PIL import Image  # noqa: PLC0415  # only altered frames need it
+
+    rows, columns = images.shape[1:3]
+    boxes = images[:, *_slices(images, x, y, width, height)]
+    cut = [np.asarray(Image.fromarray(box).resize((columns, rows), Image.Resampling.BILINEAR)) for box in boxes]
+    return np.stack(cut) if cut else images
+
+
+def _recolour(images: Images, red: float, green: float, blue: float, light: float) -> Images:
+    """Multiply the channels, and add `light` (-1 to 1, 1 is white)."""
+    levels = np.arange(256)[:, None] * np.array([red, green, blue]) + 255 * light
+    table = np.clip(np.rint(levels), 0, 255).astype(np.uint8)
+    return np.stack([table[:, channel][images[..., channel]] for channel in range(RGB)], axis=-1)
+
+
+def _cover(images: Images, x: float, y: float, width: float, height: float, grey: float) -> Images:
+    """Paint a box grey (0 black, 1 white)."""
+    covered = images.copy()
+    covered[:, *_slices(images, x, y, width, height)] = round(255 * min(max(grey, 0), 1))
+    return covered
+
+
+def _slices(images: Images, x: float, y: float, width: float, height: float) -> tuple[slice, slice]:
+    """The rows and columns of a box: at least one of each."""
+    rows, columns = images.shape[1:3]
+    top, left = min(round(y * rows), rows - 1), min(round(x * columns), columns - 1)
+    return slice(top, max(round((y + height) * rows), top + 1)), slice(
+        left, max(round((x + width) * columns), left + 1)
+    )
+
+
+ALTERATIONS: dict[str, tuple[Callable[..., Images], int, bool]] = {
+    "crop": (_crop, 4, True),
+    "recolour": (_recolour, 4, False),
+    "cover": (_cover, 5, True),
+}
+"""changes of pictures: the function, how many numbers it takes, and whether the first four are a box (left, top, width
+and height as shares of the picture)"""
+ROUNDING = 1e-3
+"""how far a box may leave the picture, where its numbers are rounded"""
+
+
+def alter(frames: Frames, name: str, numbers: Sequence[float]) -> Frames:
+    """Make a view of the same frames with one more change of the pictures."""
+    source, change = frames.source, (name, tuple(map(float, numbers)))
+    if isinstance(source, AlteredFrames):
+        return Frames(AlteredFrames(source.source, (*source.changes, change)), frames.indices)
+    return Frames(AlteredFrames(source, (change,)), frames.indices)
 
 
 def spread(length: int, count: int) -> Indices:

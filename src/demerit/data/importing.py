@@ -288,9 +288,7 @@ def _add_episode(dataset: Dataset, writer: StoreWriter, episode: Episode, copy: 
             dataset.report(Problem("no camera left", episode.id, "none of its videos can be read", kept=False))
         return 0
     if copy:
-        views = {
-            camera: _copy_frames(frames, writer.root, f"{episode.id}-{camera}") for camera, frames in views.items()
-        }
+        views = {camera: copy_frames(frames, writer.root, f"{episode.id}-{camera}") for camera, frames in views.items()}
     origin = episode.origin if episode.origin.licence else replace(episode.origin, licence=licence)
     whole = replace(episode, views=views, origin=origin)
     outcomes = tuple(_fit_labels(dataset, whole.id, len(whole), outcome) for outcome in whole.outcomes)
@@ -331,7 +329,7 @@ def _fit_labels(dataset: Dataset, id: str, length: int, outcome: Outcome) -> Out
     return outcome
 
 
-def _copy_frames(frames: Frames, root: Path, name: str) -> Frames:
+def copy_frames(frames: Frames, root: Path, name: str) -> Frames:
     """Copy the frames into the folder: video files unchanged, anything else as a lossless video."""
     folder = make_folder(root / "videos")
     if isinstance(frames.source, VideoClip):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,11 @@ import numpy.typing as npt
 from demerit.data.arrays import Floats32, Ints
 from demerit.data.episode import Edit, Episode, Event, Outcome, normalize_instruction, same_task, with_check
 from demerit.data.frames import Frames, Indices, SplicedFrames, short_hash
+from demerit.data.stages import StageSpan
 from demerit.errors import NotApplicable
 from demerit.negatives.negative import (
     DONE_GRADE,
+    ID_DIGITS,
     UNFINISHED_GRADES,
     Targets,
     grade_of,
@@ -28,7 +30,7 @@ from demerit.negatives.negative import (
 if TYPE_CHECKING:
     from demerit.negatives.mix import Pool
 
-ID_DIGITS = 10
+Span = TypeVar("Span", Event, StageSpan)
 FEWEST_TO_CLIP = 2
 FEWEST_TO_STALL = 3
 FEWEST_TO_JUMP = 4
@@ -84,7 +86,7 @@ def select_frames(
     finished = bool(targets.done[indices[-1]])
     progress = float(curve[-1])
     if targets.events and np.all(np.diff(indices) >= 0):
-        events = (*_remap_events(targets.events, indices), *events)
+        events = (*move_spans(targets.events, indices), *events)
     outcome = Outcome(
         "edit",
         success=finished,
@@ -110,12 +112,12 @@ def pick(candidates: Indices, rng: np.random.Generator, given: int | None, grade
     return int(candidates[rng.integers(len(candidates))])
 
 
-def _remap_events(events: Iterable[Event], indices: npt.NDArray[np.integer[Any]]) -> Iterator[Event]:
-    """Find the original's events among frames in forward order."""
-    for event in events:
-        places = np.flatnonzero((indices >= event.first) & (indices <= event.last))
+def move_spans(spans: Iterable[Span], indices: npt.NDArray[np.integer[Any]]) -> Iterator[Span]:
+    """Find the original's events or stages among frames in forward order."""
+    for span in spans:
+        places = np.flatnonzero((indices >= span.first) & (indices <= span.last))
         if len(places):
-            yield replace(event, first=int(places[0]), last=int(places[-1]))
+            yield replace(span, first=int(places[0]), last=int(places[-1]))
 
 
 # Edits of time. The label follows the last frame, as in RoboReward's rubric, which judges the final state and sets no
@@ -314,7 +316,8 @@ def _join_views(episode: Episode, other: Episode, stop: int, start: int) -> dict
         if camera not in other.views:
             continue
         partner = other.views[camera]
-        if frames.indices is not None or partner.indices is not None:
+        kinds = {frames.source.kind, partner.source.kind}
+        if frames.indices is not None or partner.indices is not None or "altered" in kinds:
             raise NotApplicable("one of the two is not a whole recording")
         if len(partner) != len(other):
             raise NotApplicable("the partner's cameras have different numbers of frames")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from demerit.data.dataset import Dataset, Problem, Problems
 from demerit.data.episode import Episode, Outcome
+from demerit.data.importing import copy_frames
 from demerit.data.store import Store, StoreWriter, open_or_create
 from demerit.data.video import VideoClip
 from demerit.errors import NotApplicable, UnreadableVideo
 from demerit.negatives.mix import Mix, Pool, choose_originals
-from demerit.negatives.negative import DONE_GRADE, is_success, require_success, trusted_outcome
+from demerit.negatives.negative import DONE_GRADE, is_generator, trusted_outcome
 
 ANY = "every negative"
 
@@ -28,7 +30,7 @@ class NegativesProgress:
     originals: int = 0
     """episodes used to make negatives"""
     over: int = 0
-    """successes over the limit per dataset"""
+    """originals over the limit per dataset"""
     kept: int = 0
     """episodes of the source written unchanged"""
     added: int = 0
@@ -71,7 +73,7 @@ def make_negatives(
     assume_success: str = "",
     on_progress: Callable[[NegativesProgress], None] = lambda progress: None,
 ) -> NegativesProgress:
-    """Make negatives of a dataset's successes. Run it again after an interruption to resume.
+    """Make negatives of a dataset's successes, and variants of its failures. Run it again to resume.
 
     Args:
         dataset: read twice, first for its instructions.
@@ -82,13 +84,14 @@ def make_negatives(
             empty = do not use them.
         on_progress: called after every episode of the second pass.
     """
-    pool, successes = Pool(mix.needs_partners), dict[str, str]()
+    pool, possible = Pool(mix.needs_partners), dict[str, str]()
     for episode in dataset:
         labelled = with_assumed_success(episode, assume_success)
         pool.add(labelled)
-        if is_success(labelled):
-            successes[labelled.id] = labelled.origin.dataset
-    originals = choose_originals(successes, mix.seed, mix.per_dataset)
+        with suppress(NotApplicable):
+            mix.check_original(labelled)
+            possible[labelled.id] = labelled.origin.dataset
+    originals = choose_originals(possible, mix.seed, mix.per_dataset)
     licence = dataset.reader.manifest.header.get("licence", "") if isinstance(dataset.reader, Store) else ""
     job = _describe_job(dataset, mix, keep_originals, assume_success)
     store = open_or_create(dest, f"{dataset.name}-negatives", licence, source=job)
@@ -129,21 +132,23 @@ def _add(
         episode = _count_frames(episode)
     if pool is None:
         try:
-            require_success(episode)
+            mix.check_original(episode)
             progress.over += 1
             return
         except NotApplicable as no:
             progress.skipped[ANY, no.reason] += 1
     else:
         progress.originals += 1
-        for variant in mix.make(episode, pool):
+        for variant in mix.make(episode, pool, writer):
             if not isinstance(variant, Episode):
                 progress.skipped[variant] += 1
                 continue
             name = variant.edits[-1].name
             progress.made[name] += 1
-            progress.grades[name, variant.outcomes[0].grade] += 1
-            _count_length(variant, variant.outcomes[0], progress)
+            label = variant.outcome
+            ungraded = DONE_GRADE if label is not None and label.success else None
+            progress.grades[name, ungraded if label is None or label.grade is None else label.grade] += 1
+            _count_length(variant, label, progress)
             progress.added += _write(writer, variant)
     if keep:
         progress.kept += 1
@@ -172,6 +177,9 @@ def _count_length(episode: Episode, outcome: Outcome | None, progress: Negatives
 def _write(writer: StoreWriter, episode: Episode) -> int:
     if episode.id in writer:
         return 0
+    if episode.edits and is_generator(episode.edits[-1].name):  # its pictures are in no file
+        views = {camera: copy_frames(frames, writer.root, episode.id) for camera, frames in episode.views.items()}
+        episode = replace(episode, views=views)
     writer.add(episode)
     return 1
 

@@ -6,7 +6,7 @@ Everything is drawn from the seed and the episode's id alone, so the order and s
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,7 +16,17 @@ from demerit.data.arrays import Floats, Ints
 from demerit.data.episode import Episode, normalize_instruction, objects, same_task
 from demerit.data.splits import seed_of
 from demerit.errors import BadEpisode, BadInput, NotApplicable, UnknownName
-from demerit.negatives.negative import NEGATIVES, UNFINISHED_GRADES, Negative, load_negative
+from demerit.negatives.negative import (
+    GENERATORS,
+    NEGATIVES,
+    UNFINISHED_GRADES,
+    VARIANTS,
+    Negative,
+    is_generator,
+    load_negative,
+    require_label,
+    require_success,
+)
 
 DEFAULT_MIX = "clip=10,freeze=8,rewind=12,wrong-instruction=6,jump=3,stall=1"
 """With eight per episode and the originals kept, each grade from 1 to 5 is a fifth of all, and the length of a video
@@ -46,8 +56,8 @@ class Mix:
         if not self.shares:
             raise BadInput("the mix", f"at least one NAME=SHARE, such as {DEFAULT_MIX}", "an empty one")
         for name, share in self.shares.items():
-            if name not in NEGATIVES:
-                raise UnknownName("negative", name, NEGATIVES)
+            if name not in NEGATIVES and not is_generator(name):
+                raise UnknownName("negative", name, {*NEGATIVES, *GENERATORS, "variants"})
             if not 0 < share < float("inf"):
                 raise BadInput(f"the share of {name!r} in the mix", "a number above 0", share)
         if self.per_episode < 1:
@@ -57,16 +67,17 @@ class Mix:
 
     @classmethod
     def parse(cls, text: str, *, seed: int = 0, per_episode: int = PER_EPISODE, per_dataset: int = PER_DATASET) -> Mix:
-        """Parse `clip=4,rewind=2`; the default share is 1."""
+        """Parse `clip=4,rewind=2`; the default share is 1. `variants` stands for all of them, each with that share."""
         shares: dict[str, float] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
-            name, equals, share = (piece.strip() for piece in part.partition("="))
-            if name in shares:
-                raise BadInput("the mix", "each negative once", f"{name!r} twice")
-            try:
-                shares[name] = float(share) if equals else 1.0
-            except ValueError:
-                raise BadInput(f"the share of {name!r} in the mix", "a number above 0", repr(share)) from None
+            given, equals, share = (piece.strip() for piece in part.partition("="))
+            for name in VARIANTS if given == "variants" else (given,):
+                if name in shares:
+                    raise BadInput("the mix", "each negative once", f"{name!r} twice")
+                try:
+                    shares[name] = float(share) if equals else 1.0
+                except ValueError:
+                    raise BadInput(f"the share of {name!r} in the mix", "a number above 0", repr(share)) from None
         return cls(shares, seed, per_episode, per_dataset)
 
     def __str__(self) -> str:
@@ -99,6 +110,12 @@ class Mix:
             cell for name, negative in negatives.items() for cell in _cells(negative, self.shares[name] / total, room)
         )
 
+    def check_original(self, episode: Episode) -> None:
+        """Raise NotApplicable where nothing of this mix is made of such an episode."""
+        if not any(negative.generates for negative in self._loaded.values()):
+            any_label = any(negative.keeps for negative in self._loaded.values())
+            require_label(episode) if any_label else require_success(episode)
+
     def slots(self, episode: str) -> Iterator[MixCell]:
         """The negatives to make from this episode, by systematic sampling.
 
@@ -118,15 +135,24 @@ class Mix:
     def _loaded(self) -> dict[str, Negative]:
         return {name: load_negative(name) for name in sorted(self.shares)}
 
-    def make(self, episode: Episode, pool: Pool | None = None) -> Iterator[Episode | tuple[str, str]]:
-        """Make this episode's negatives, all different; where one cannot be made, yield its name and the reason."""
+    def make(
+        self, episode: Episode, pool: Pool | None = None, present: Container[str] = ()
+    ) -> Iterator[Episode | tuple[str, str]]:
+        """Make this episode's negatives, all different; where one cannot be made, yield its name and the reason.
+
+        `present` are ids of an earlier run: what a generator made is not made again.
+        """
         seen: set[str] = set()
         for slot, (name, grade, _) in enumerate(self.slots(episode.id)):
             params = {} if grade is None else {"grade": grade}
             try:
                 for attempt in range(ATTEMPTS):
                     seed = seed_of(self.seed, episode.id, slot, attempt)
-                    variant = self._loaded[name].make_with_seed(episode, seed, pool=pool, **params)
+                    negative = self._loaded[name]
+                    if negative.generates and negative.clip_id(episode, seed) in present:
+                        yield name, "an earlier run has made it"
+                        break
+                    variant = negative.make_with_seed(episode, seed, pool=pool, **params)
                     if variant.id not in seen:
                         seen.add(variant.id)
                         yield variant
@@ -137,14 +163,14 @@ class Mix:
                 yield name, no.reason
 
 
-def choose_originals(successes: Mapping[str, str], seed: int, most: int) -> set[str]:
-    """Choose the ids of at most `most` successes of each dataset (0 = all), those with the lowest hashes.
+def choose_originals(possible: Mapping[str, str], seed: int, most: int) -> set[str]:
+    """Choose the ids of at most `most` episodes of each dataset (0 = all), those with the lowest hashes.
 
-    `successes` are the names of the datasets by id.
+    `possible` are the names of the datasets by id.
     """
     by_dataset: dict[str, list[str]] = defaultdict(list)
-    for id in sorted(successes, key=lambda id: seed_of(seed, "chosen", id)):
-        by_dataset[successes[id]].append(id)
+    for id in sorted(possible, key=lambda id: seed_of(seed, "chosen", id)):
+        by_dataset[possible[id]].append(id)
     return {id for ids in by_dataset.values() for id in (ids[:most] if most else ids)}
 
 

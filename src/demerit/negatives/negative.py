@@ -1,5 +1,8 @@
 """Negative: a named edit of an episode; and Targets: the progress of the original, from which its label follows.
 
+A generator (a world model, a video editor) makes new pictures, and nobody has measured what they show: its clips have
+no label. They wait for a person (`human_check: due`), and nothing is taught from them before.
+
 Where a person, a simulator or a rule measured progress, that curve is the target. Where a trusted source labels only
 success, progress is assumed linear in time, t / (T - 1). Labels that follow from it therefore have the
 source "edit".
@@ -11,14 +14,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from demerit.data.arrays import Bools, Floats32
-from demerit.data.episode import Edit, Episode, Event, LabelSource, Outcome, most_trusted
-from demerit.data.frames import Indices
-from demerit.errors import BadEpisode, NotApplicable, UnknownName
+from demerit.data.episode import Edit, Episode, Event, LabelSource, Outcome, most_trusted, with_check
+from demerit.data.frames import Frames, Indices, short_hash
+from demerit.errors import BadEpisode, BadInput, NotApplicable, UnknownName
 from demerit.registry import Registry
 
 if TYPE_CHECKING:
@@ -39,8 +42,22 @@ NEGATIVES = Registry(
         "wrong-instruction": "negatives.edits:wrong_instruction",
         "counterfactual": "negatives.edits:counterfactual",
         "reworded": "negatives.edits:reworded",
+        "crop": "negatives.variants:crop",
+        "recolour": "negatives.variants:recolour",
+        "cover": "negatives.variants:cover",
+        "pace": "negatives.variants:pace",
+        "hold": "negatives.variants:hold",
     },
 )
+ClipGenerator: TypeAlias = Callable[[Episode, np.random.Generator], tuple[Frames, str]]
+"""makes a new clip of an episode's task: its frames, and what was asked for, in words; NotApplicable where it cannot"""
+GENERATORS = Registry("generator", {}, "demerit.generators")
+"""each is a class, or a function without arguments, that returns a `ClipGenerator`"""
+GENERATED_BY = "generated_by"
+"""the tag that says which generator made an episode"""
+VARIANTS = ("crop", "recolour", "cover", "pace", "hold")
+"""the edits that keep the label, by one name: `variants` in a mix"""
+ID_DIGITS = 10
 TRUSTED: tuple[LabelSource, ...] = ("human", "simulator", "rule")
 """sources whose success labels are good enough to build on"""
 DONE_GRADE = 5
@@ -61,6 +78,10 @@ class Negative:
     """the grades it can end at; if several, the parameter `grade` selects one; empty = unspecified"""
     uses_pool: bool = False
     """whether it takes `pool`, other episodes' instructions or frames"""
+    keeps: str = ""
+    """why the original's label stays true; empty = the edit has a label of its own, and takes successes alone"""
+    generates: bool = False
+    """whether it makes new pictures, of any episode, without a label"""
 
     def __call__(
         self, episode: Episode, rng: np.random.Generator, *, pool: Pool | None = None, **params: Any
@@ -73,14 +94,19 @@ class Negative:
         """Apply the edit with a seed and record the seed."""
         # Equal to default_rng(seed) and faster; this runs for every negative.
         variant = self(episode, np.random.Generator(np.random.PCG64(seed)), pool=pool, **params)
+        variant = replace(variant, id=self.clip_id(episode, seed)) if self.generates else variant
         return _with_seed(variant, seed)
+
+    def clip_id(self, episode: Episode, seed: int | None) -> str:
+        """The id of a generated clip, known before it is made: making it may take minutes."""
+        return f"{episode.id}+{self.name}-{short_hash(str(seed).encode())[:ID_DIGITS]}"
 
 
 def negative(
-    name: str, *, grades: tuple[int, ...] = (), uses_pool: bool = False
+    name: str, *, grades: tuple[int, ...] = (), uses_pool: bool = False, keeps: str = ""
 ) -> Callable[[Callable[..., Episode]], Negative]:
     """Turn a function (episode, rng, *, parameters) into a negative of this name."""
-    return lambda make: Negative(name, make, grades, uses_pool)
+    return lambda make: Negative(name, make, grades, uses_pool, keeps)
 
 
 def check_edits(names: Iterable[str]) -> None:
@@ -90,10 +116,39 @@ def check_edits(names: Iterable[str]) -> None:
             raise UnknownName("edit", str(name), list(NEGATIVES))
 
 
+def is_generator(name: str) -> bool:
+    """Whether it is a generator's name; those of edits go first."""
+    return name in GENERATORS and name not in NEGATIVES
+
+
 def load_negative(name: str) -> Negative:
-    """Find a negative by name; a registered plain function is wrapped."""
+    """Find a negative or a generator by name; a registered plain function is wrapped."""
+    if is_generator(name):
+        return _load_generator(name)
     factory = NEGATIVES.factory(name)
     return factory if isinstance(factory, Negative) else Negative(name, factory)
+
+
+def _load_generator(name: str) -> Negative:
+    generate: ClipGenerator = GENERATORS.factory(name)()
+
+    def make(episode: Episode, rng: np.random.Generator, *, asked: str = "") -> Episode:
+        if GENERATED_BY in episode.origin.tags:
+            raise NotApplicable("it was generated itself")
+        made = generate(episode, rng)
+        frames, asked = made if isinstance(made, tuple) and len(made) == 2 else (None, "")  # noqa: PLR2004
+        if not isinstance(frames, Frames) or not len(frames) or not isinstance(asked, str) or not asked.strip():
+            raise BadInput(f"a clip of the generator {name!r}", "(frames, what was asked for in words)", repr(made))
+        # other tags are about the recording: its policy did not do what the clip shows
+        tags = {GENERATED_BY: name} | {tag: text for tag, text in episode.origin.tags.items() if tag == "task"}
+        origin = replace(episode.origin, parent=episode.id, group=episode.origin.group or episode.id, tags=tags)
+        edits = (*episode.edits, Edit(name, {"asked": asked}))
+        return with_check(
+            replace(episode, views={episode.main_camera: frames}, outcomes=(), origin=origin, signals={}, edits=edits),
+            "due",
+        )
+
+    return Negative(name, make, generates=True)
 
 
 def apply_edit(episode: Episode, edit: Edit, *, pool: Pool | None = None) -> Episode:
@@ -101,6 +156,7 @@ def apply_edit(episode: Episode, edit: Edit, *, pool: Pool | None = None) -> Epi
     maker = load_negative(edit.name)
     try:
         variant = maker(episode, np.random.default_rng(edit.seed), pool=pool, **edit.params)
+        variant = replace(variant, id=maker.clip_id(episode, edit.seed)) if maker.generates else variant
     except TypeError as error:
         got = f"{dict(edit.params)} ({error})"
         raise BadEpisode(episode.id, f"parameters of the edit {edit.name!r}", got) from error
@@ -155,15 +211,22 @@ class Targets:
 
 
 def trusted_outcome(episode: Episode) -> Outcome | None:
-    """The most trusted outcome with a success label; None without a trusted source."""
-    return most_trusted(label for label in episode.labels if label.source in TRUSTED and label.success is not None)
+    """The most trusted outcome with a success label; None without a trusted source. A rule knows no generated clip."""
+    sources = TRUSTED if GENERATED_BY not in episode.origin.tags else TRUSTED[:2]
+    return most_trusted(label for label in episode.labels if label.source in sources and label.success is not None)
+
+
+def require_label(episode: Episode) -> Outcome:
+    """Return the trusted outcome, of a success or a failure; raise NotApplicable without one."""
+    outcome = trusted_outcome(episode)
+    if outcome is None:
+        raise NotApplicable("no trusted source says whether it succeeded")
+    return outcome
 
 
 def require_success(episode: Episode) -> Outcome:
     """Return the trusted outcome of a success; raise NotApplicable for anything else."""
-    outcome = trusted_outcome(episode)
-    if outcome is None:
-        raise NotApplicable("no trusted source says whether it succeeded")
+    outcome = require_label(episode)
     if not outcome.success:
         raise NotApplicable("it did not succeed")
     return outcome

@@ -206,13 +206,14 @@ def _summarize(vectors: Vectors) -> tuple[Floats32, Floats32]:
 
 
 def pick_examples_of(instruction: str, dataset: Dataset) -> list[Episode]:
-    """Return the episodes of the instruction, or of none, that are not labelled failures."""
+    """Return the episodes of the instruction, or of none, that are no labelled failures and need no person's check."""
     wanted, others = normalize_instruction(instruction), set[str]()
     examples = []
     for episode in dataset:
         own = normalize_instruction(episode.instruction)
         others |= {episode.instruction} if own not in ("", wanted) else set()
-        if own in ("", wanted) and (episode.outcome is None or episode.outcome.success is not False):
+        failed = episode.outcome is not None and episode.outcome.success is False
+        if own in ("", wanted) and not failed and episode.check not in ("due", "rejected"):
             examples.append(episode)
     if not examples:
         got = f"those of {', '.join(map(repr, sorted(others)[:3]))}" if others else "failures or nothing"

@@ -14,6 +14,7 @@ from demerit.data.episode import NOT_A_MODEL, Episode, Event, Outcome, Preferenc
 from demerit.data.splits import LabelSelection
 from demerit.errors import BadInput, NotApplicable
 from demerit.models.taught.features import stride_indices
+from demerit.negatives import load_negative
 from demerit.training.teach.data import TeachConfig, TeachData, TeachLabel, gather_data, targets_of
 from demerit.training.teach.features import EmbeddedEpisode
 from demerit.training.teach.training_set import group_episodes, move_label, name_tasks
@@ -109,6 +110,16 @@ def test_groups_share_a_session_an_original_or_a_video() -> None:
     assert groups["good-0"] == groups["child"] == groups["good-1"]
     assert groups["copy"] == groups[episodes[2].id]
     assert len(set(groups.values())) == 4
+    # counted without sessions: what was made from a recording is no other recording
+    varied = load_negative("crop").make_with_seed(alone, 0)
+    apart = replace(varied, id="apart", origin=replace(varied.origin, parent="", group=""))  # as of another folder
+    embedded += [EmbeddedEpisode(one, 24, stride_indices(24, 1), {}) for one in (varied, apart)]
+    counted = dict(zip((one.id for one in embedded), group_episodes(embedded, with_sessions=False), strict=True))
+    assert counted[alone.id] == counted[varied.id] == counted["apart"]
+    assert len(set(counted.values())) == 4
+    monday = [replace(one, origin=replace(one.origin, group="monday")) for one in data.episodes(2, 0)]
+    together = [EmbeddedEpisode(one, 24, stride_indices(24, 1), {}) for one in monday]
+    assert [len(set(group_episodes(together, with_sessions=sessions))) for sessions in (True, False)] == [1, 2]
 
 
 def test_instructions_that_may_mean_the_same_share_a_task() -> None:

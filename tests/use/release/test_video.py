@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from demerit.data.episode import Episode
-from demerit.data.frames import Frames, SplicedFrames
+from demerit.data.frames import Frames, SplicedFrames, alter, list_recordings
 from demerit.data.video import EXACT, VideoClip, write_video
 from demerit.errors import BadInput
 from demerit.use.release.config import Mask, ReleaseConfig
@@ -149,6 +149,22 @@ def test_masks_cover_pixels(tmp_path: Path) -> None:
     for text in ("main", "main=1,2,3", "=1,2,3,4", "main=0,0,0,4", "main=-1,0,4,4"):
         with pytest.raises(BadInput, match="mask"):
             Mask.parse(text)
+
+
+def test_what_is_hidden_moves_with_an_altered_picture(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", np.full((5, 48, 64, 3), 200, dtype=np.uint8), encoding=EXACT)
+    recorded = Frames(VideoClip(str(tmp_path / "a.mp4")))
+    mask, crop = Mask("main", 12, 8, 40, 32), (0.25, 0.25, 0.5, 0.5)  # the crop shows what the mask hides, and no more
+    whole = replace(episode_of(recorded.source), views={"main": alter(recorded, "crop", crop)})
+    part = replace(whole, id="b", views={"main": whole.main.select([0, 1])})
+    for number, episodes in enumerate(([whole, part], [part])):  # alone, frames of the video must not be released
+        made, hows, videos = write(tmp_path / str(number), *episodes, masks=(mask,))
+        assert set(hows) == {"re-encoded"}
+        assert all(episode.main.all().max() < 24 for episode in (*made, *map(videos.cover, episodes)))
+        shown, _, _ = write(tmp_path / f"{number} shown", *episodes)
+        assert all(episode.main.all().min() > 180 for episode in shown)
+        lengths = [len(VideoClip(list_recordings(episode.main.source)[0].path).scan().pts) for episode in made]
+        assert lengths == ([5, 5] if len(episodes) > 1 else [2])
 
 
 def test_the_owners_detector_hides_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

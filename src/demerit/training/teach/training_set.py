@@ -27,7 +27,7 @@ from demerit.data.episode import (
     normalize_instruction,
 )
 from demerit.data.frames import Frames
-from demerit.data.splits import bundle_ids, seed_of
+from demerit.data.splits import bundle_ids, seed_of, videos_of
 from demerit.data.stages import StageSpan
 from demerit.errors import BadInput, NotApplicable
 from demerit.models.taught.features import FeatureLayout, FeatureNetwork, Features, PairedNetwork
@@ -107,8 +107,8 @@ class TrainingSet:
 
     @cached_property
     def recordings(self) -> list[str]:
-        """The example of which each is a copy, by id: what counts as one when examples are counted."""
-        return [self.episodes[first].id for first in self.copies]
+        """What counts as one when examples are counted: copies, and a recording with all that was made from it."""
+        return group_episodes(self.episodes, self.copies, with_sessions=False)
 
     @cached_property
     def tasks(self) -> dict[str, str]:
@@ -282,7 +282,9 @@ def _nearest(at: npt.NDArray[np.int32], frames: npt.NDArray[np.integer]) -> Ints
     return np.where(np.abs(at[left] - frames) <= np.abs(at[right] - frames), left, right).astype(np.int64)
 
 
-def group_episodes(episodes: Sequence[EmbeddedEpisode], copies: Sequence[int] = ()) -> list[str]:
+def group_episodes(
+    episodes: Sequence[EmbeddedEpisode], copies: Sequence[int] = (), with_sessions: bool = True
+) -> list[str]:
     """Group episodes that share a session, an original or a video, directly or through others; return group names.
 
     `copies` names, for each episode, the first that shows the same (see `find_copies`).
@@ -291,9 +293,9 @@ def group_episodes(episodes: Sequence[EmbeddedEpisode], copies: Sequence[int] = 
     for embedded, first in zip_longest(episodes, copies):
         origin = embedded.episode.origin
         ties[embedded.id] = [f"id {embedded.id}", f"id {origin.parent or embedded.id}"]
-        ties[embedded.id] += [f"group {origin.group}"] if origin.group else []
+        ties[embedded.id] += [f"group {origin.group}"] if origin.group and with_sessions else []
         ties[embedded.id] += [f"id {episodes[first].id}"] if first is not None else []
-        ties[embedded.id] += [f"video {frames.source.identity()}" for frames in embedded.episode.views.values()]
+        ties[embedded.id] += [f"video {video}" for video in videos_of(embedded.episode)]
     names = {id: bundle[0] for bundle in bundle_ids(ties).values() for id in bundle}
     return [names[embedded.id] for embedded in episodes]
 

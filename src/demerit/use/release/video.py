@@ -17,7 +17,7 @@ import numpy.typing as npt
 from demerit.data.arrays import Ints
 from demerit.data.episode import Episode
 from demerit.data.files import make_folder, write_json
-from demerit.data.frames import Frames, FrameSource, Images, SplicedFrames, Times
+from demerit.data.frames import AlteredFrames, Frames, FrameSource, Images, SplicedFrames, Times
 from demerit.data.remux import REMUX_ERRORS, copy_pictures
 from demerit.data.video import EXACT, Encoding, VideoClip, write_video
 from demerit.errors import BadInput
@@ -68,13 +68,16 @@ class _CoveredFrames:
         return self.whole.times()
 
     def take(self, indices: Sequence[int]) -> Images:
-        images = self.whole.take(indices)
+        source = self.whole.source
+        altered = source if isinstance(source, AlteredFrames) else None  # what must be hidden has its place before that
+        recorded = self.whole if altered is None else replace(self.whole, source=altered.source)
+        images = recorded.take(indices)
         for mask in self.masks:
             paint_black(images, mask)
         for index, image in zip(indices, images, strict=True):
             if self.detector is not None and hide_regions(image, self.detector, self.camera):
                 self.hidden.add(index)
-        return images
+        return images if altered is None else altered.apply(images)
 
     def identity(self) -> str:
         return f"{self.whole.identity()} {self.masks} {self.detector}"
@@ -129,6 +132,9 @@ class ReleaseVideos:
             pieces = [(self._write_source(part, camera), start, stop) for part, start, stop in source.parts]
             parts = tuple((part, start, stop) for (part, _), start, stop in pieces)
             return SplicedFrames(parts), max((how for (_, how), _, _ in pieces), key=VIDEO_SOURCES.index)
+        if isinstance(source, AlteredFrames):
+            recorded, how = self._write_source(source.source, camera)
+            return replace(source, source=recorded), how
         covered = self._cover(Frames(source), camera)
         if isinstance(source, VideoClip) and not covered.masks and self._detector is None:
             name, video = self._write_once(_real(source), lambda path: remux(source.path, path))
@@ -139,7 +145,7 @@ class ReleaseVideos:
 
     def _encode(self, covered: _CoveredFrames) -> tuple[VideoClip, VideoSource]:
         frames = covered.whole
-        is_video = isinstance(frames.source, VideoClip | SplicedFrames)
+        is_video = isinstance(frames.source, VideoClip | SplicedFrames | AlteredFrames)
         how: VideoSource = "re-encoded" if covered.masks or self._detector or is_video else "lossless"
 
         def write(path: Path) -> ReleasedVideo:
@@ -193,7 +199,9 @@ def partly_shown_files(episodes: Iterable[Episode]) -> set[str]:
 
 def _shown_times(source: FrameSource, indices: npt.NDArray[np.integer] | None) -> Iterator[tuple[str, Ints | None]]:
     """Yield each video file and the ticks shown of it; None = all of it."""
-    if isinstance(source, SplicedFrames):
+    if isinstance(source, AlteredFrames):
+        yield from _shown_times(source.source, indices)
+    elif isinstance(source, SplicedFrames):
         frame_numbers = np.arange(len(source)) if indices is None else np.unique(indices)
         offset = 0
         for part, start, stop in source.parts:
