@@ -49,13 +49,14 @@ class Case:
 
 
 def cases(small: bool = False) -> list[Case]:
-    """List all runs, one seed of each first: the kinds of reward, then what was taught."""
+    """List all runs: first one seed of all rewards of different quality, then the next seed, last the other kinds."""
     listed = []
     for seed, name in product(SEEDS, TASKS):
         taught = [lesson.name for lesson in lessons() if lesson.task == name]  # the best one first
         kinds = [(reward, "") for reward in (TRUE, EXACT, CLOCK)] + [(CONTINUOUS, lesson) for lesson in taught]
         kinds += [(reward, taught[0]) for reward in (FIVE, SPARSE, BINARY)] + [(ENDS, "")]
         listed += [Case(name, reward, lesson, seed, STEPS[name]) for reward, lesson in kinds]
+    listed.sort(key=lambda case: case.reward in (FIVE, SPARSE, BINARY, ENDS))
     if small:
         names = [lesson.name for lesson in lessons(small=True)]
         listed = [Case(TASKS[0], CONTINUOUS if name else TRUE, name, 0, 90, trials=1) for name in [*names, ""]]
