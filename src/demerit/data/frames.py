@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from demerit.data.arrays import Floats
 from demerit.errors import BadInput, UnknownName, UnreadableVideo
@@ -386,8 +387,6 @@ class AlteredFrames:
 
 def _crop(images: Images, x: float, y: float, width: float, height: float) -> Images:
     """Enlarge a box to the size of the picture; nothing outside it is seen."""
-    from PIL import Image  # noqa: PLC0415  # only altered frames need it
-
     rows, columns = images.shape[1:3]
     boxes = images[:, *_slices(images, x, y, width, height)]
     cut = [np.asarray(Image.fromarray(box).resize((columns, rows), Image.Resampling.BILINEAR)) for box in boxes]
