@@ -1,7 +1,9 @@
 """Copies, looks and labels that do not fit, from features alone."""
 
 import numpy as np
+import pytest
 
+from demerit.training.teach.features import EmbeddedEpisode
 from demerit.training.teach.training_set import (
     SNAPSHOTS,
     STILL_CHANGES,
@@ -9,8 +11,10 @@ from demerit.training.teach.training_set import (
     find_copies,
     measure_change,
     split_looks,
+    stop_when_done,
     take_snapshots,
 )
+from fakes import lesson_data as data
 
 
 def walks(count: int, seed: int = 0, at: float = 0.0) -> np.ndarray:
@@ -74,3 +78,20 @@ def test_a_recording_that_moves_to_its_end_is_told_from_one_that_waits() -> None
     waiting = np.concatenate([moving, np.repeat(moving[-1:], 30, axis=0) + rng.normal(0, 0.05, (30, 30))])
     assert measure_change(moving) > STILL_CHANGES > 2 * measure_change(waiting)
     assert measure_change(np.ones((5, 30))) == 0 == measure_change(moving[:1])
+
+
+@pytest.mark.parametrize(
+    ("shares", "stops"),
+    [
+        ([0.58, 0.6, 0.61, 0.9, 0.95], True),  # the coffee task's right camera: the median of five misses it
+        ([0.2, 0.3, 0.66, 0.68, 0.7], False),  # a push seen from close by: the median of five would call it stopped
+    ],
+)
+def test_a_lesson_stops_when_its_successes_change_on_average(shares: list[float], stops: bool) -> None:
+    lesson = []
+    for number, share in enumerate(shares):
+        tower = np.array([1.0] * 8 + [share, share, 0])[:, None]
+        assert measure_change(tower) == pytest.approx(share, rel=0.01)
+        lesson.append(EmbeddedEpisode(data.episode(True, number), 11, np.arange(11, dtype=np.int32), {"main": tower}))
+    assert stop_when_done(lesson) is stops
+    assert bool(np.median(shares) >= STILL_CHANGES) is not stops
