@@ -152,6 +152,8 @@ class Tower:
 
     def __call__(self, images: Images) -> Features:
         """Turn (n, height, width, 3) images into (n, width): the pooled vector, then places."""
+        if not len(images):
+            return np.empty((0, self.width), np.float32)
         return np.concatenate(self._split(self._run(images)), axis=1)
 
     def _run(self, images: Images) -> npt.NDArray[np.float32]:
