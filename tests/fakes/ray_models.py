@@ -1,13 +1,17 @@
 """A model that does harm on command, for tests on a Ray cluster.
 
 The file that DEMERIT_TEST_PLAN names holds JSON: {"log": FILE, "harm": {EPISODE: WORDS}, "driver": PID, "head": PID,
-"weights": TEXT}; the weights are in the model's card.
-Every scored episode is a line of the log. Harm is done once per episode, before it is scored, except "always die".
+"weights": TEXT, "node": PID}; the weights are in the model's card.
+Every scored episode is a line of the log: process, episode, the process of its machine, its GPUs. Harm is done once per
+episode, before it is scored, except "always die".
+
+An actor on the machine `node` kills that machine at the second episode that it scores; "wait for its end" waits for it.
 """
 
 import json
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +19,7 @@ import numpy as np
 
 from demerit.data.episode import Episode
 from demerit.data.reward import Reward
+from demerit.models.loading import Listing
 from demerit.models.protocol import example_card
 
 
@@ -32,7 +37,15 @@ class Saboteur:
         plan = json.loads(Path(os.environ["DEMERIT_TEST_PLAN"]).read_text())
         log = Path(plan["log"])
         harm, done = plan.get("harm", {}).get(episode.id, ""), log.with_name(f"{episode.id}.done")
-        if harm and not done.exists():
+        if (node := plan.get("node", 0)) and os.getppid() == node:
+            if log.exists() and any(line.startswith(f"{os.getpid()} ") for line in log.read_text().splitlines()):
+                os.kill(node, signal.SIGKILL)
+                log.with_name("node.done").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        elif "wait" in harm:
+            while not log.with_name("node.done").exists():
+                time.sleep(0.1)
+        elif harm and not done.exists():
             if harm != "always die":
                 done.touch()
             victim = next((plan[name] for name in ("driver", "head") if name in harm), os.getpid())
@@ -40,7 +53,14 @@ class Saboteur:
             if victim != os.getpid():
                 signal.pause()  # until Ray notices
         with open(log, "a") as file:
-            file.write(f"{os.getpid()} {episode.id}\n")
+            gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or "none"
+            file.write(f"{os.getpid()} {episode.id} {os.getppid()} {gpus}\n")
         at = self.card.wanted(len(episode))
         value = episode.main.take(at).mean(axis=(1, 2, 3)) / 255
         return Reward(self.card.name, episode.id, at, value.astype(np.float32))
+
+
+class SaboteurOnGpu(Saboteur):
+    """Says that it runs on a GPU, as vision-language models do."""
+
+    listing = Listing("progress", 0.0, 1.0, causal=True, licence="Apache-2.0", about="A fake.", extra="vlm")

@@ -39,6 +39,20 @@ def test_only_what_is_missing_is_scored(tmp_path: Path) -> None:
     assert done[-1] == 1 and [reward.scored for _, reward in after] == [True] * 4
 
 
+def test_what_rewards_have_in_common_is_in_memory_once(tmp_path: Path) -> None:
+    """A benchmark keeps a dozen rewards of each episode."""
+    for name in ("clock", "constant"):
+        score_missing(Dataset.from_episodes(make_episodes(2)), load_model(name), tmp_path / name, workers=0)
+    clock, constant = (list(RewardStore(tmp_path / name)) for name in ("clock", "constant"))
+    rewards = [*clock, *constant]
+    assert {id(reward.at) for reward in rewards} == {id(clock[0].at)} and clock[0].at.tolist() == [0, 1, 2, 3]
+    assert not clock[0].at.flags.writeable
+    assert [id(reward.episode) for reward in clock] == [id(reward.episode) for reward in constant]
+    assert len({id(reward.given) for reward in rewards}) == len({str(reward.given) for reward in rewards}) < 4
+    other = Reward("clock", "e0", np.array([0, 1, 3]), np.zeros(3))
+    assert other.at.tolist() == [0, 1, 3]
+
+
 def test_an_episode_that_was_never_scored_is_unscored_with_the_reason(tmp_path: Path) -> None:
     episodes = make_episodes(3)
     score_missing(Dataset.from_episodes([episodes[1]]), load_model("clock"), tmp_path, workers=0)

@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +40,7 @@ ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.timeout(480)  # starting a cluster takes long on a busy machine
 MODEL = "fakes.ray_models:Saboteur"
 BATCH, ACTORS, EPISODES = 2, 2, 16
+Head = tuple[str, str, dict[str, str]]
 SCORER = RayScorer(MODEL, actors=ACTORS, workers=1, group_seconds=0)
 
 
@@ -89,6 +92,24 @@ def test_a_worker_that_sees_other_files_says_so(sample: Path) -> None:
         on_ray._make_scorer("clock", "of another version", None, BATCH, 0)
 
 
+def test_models_for_gpus_get_one_also_inside_others() -> None:
+    plain, vlm = SimpleNamespace(), SimpleNamespace(listing=SimpleNamespace(extra="vlm"))
+    machine = {"CPU": 8.0, "GPU": 2.0}
+    for model, gpus in (
+        (plain, 0),
+        (vlm, 1),
+        (SimpleNamespace(inner=vlm), 1),
+        (SimpleNamespace(inner=plain, listing=SimpleNamespace(extra="chat")), 0),
+        (SimpleNamespace(members=[plain, SimpleNamespace(inner=vlm)]), 1),
+    ):
+        for scorer, has, expected in (
+            (RayScorer(""), machine, gpus),
+            (RayScorer(""), {"CPU": 8.0}, 0),
+            (RayScorer("", gpus=0.5), machine, 0.5),
+        ):
+            assert scorer._plan(model, has)[0].gpus == expected
+
+
 def test_options_of_ray_need_it(sample: Path) -> None:
     for option in ("--actors", "--gpus"):
         assert option in error_sentence(demerit_here("score", sample, "--model", "clock", option, 1))
@@ -125,9 +146,10 @@ class Bench:
             make_video(f"v/{number:02d}.mp4", seed=number, frames=6)
         self.order()
 
-    def order(self, head: int = 0, weights: str = "", **harm: str) -> None:
+    def order(self, head: int = 0, weights: str = "", node: int = 0, **harm: str) -> None:
         named = {name.removeprefix("e"): word for name, word in harm.items()}
-        self.plan.write_text(json.dumps({"log": str(self.log), "harm": named, "head": head, "weights": weights}))
+        plan = {"log": str(self.log), "harm": named, "head": head, "weights": weights, "node": node}
+        self.plan.write_text(json.dumps(plan))
 
     def job(self, out: Path | None = None, **options: Any) -> ScoreJob:
         dataset = open_dataset(f"videos:{self.root / 'v'}")
@@ -136,8 +158,12 @@ class Bench:
     def score(self, scorer: RayScorer = SCORER, **options: Any) -> ScoreProgress:
         return score(self.job(**options), scorer=scorer, commit_seconds=0)
 
+    def column(self, place: int) -> list[str]:
+        """A column of the log: process, episode, process of the machine, GPUs."""
+        return [line.split()[place] for line in self.log.read_text().splitlines()]
+
     def times_scored(self) -> Counter[str]:
-        return Counter(line.split()[1] for line in self.log.read_text().splitlines())
+        return Counter(self.column(1))
 
     def redone(self) -> int:
         return sum(times - 1 for times in self.times_scored().values())
@@ -169,6 +195,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ray.init(
             address="local",
             num_cpus=4,
+            num_gpus=2,  # Ray counts them without looking for any
             include_dashboard=False,
             log_to_driver=False,
             object_store_memory=100 * 2**20,
@@ -198,10 +225,22 @@ def test_rewards_are_those_of_the_plain_job(bench: Bench, frames: int | None) ->
     progress = bench.score(frames=frames)
     assert (progress.scored, progress.unscored) == (EPISODES - 1, 1)
     assert bench.rows().equals(bench.rows(bench.root / "plain"))
-    assert len({line.split()[0] for line in bench.log.read_text().splitlines()} - {str(os.getpid())}) == ACTORS
+    assert len({*bench.column(0)} - {str(os.getpid())}) == ACTORS
     again = bench.score(frames=frames)
     assert (again.kept, again.scored, again.unscored) == (EPISODES, 0, 0)
     assert ray.is_initialized()  # a cluster that was there before stays
+
+
+@pytest.mark.slow
+def test_each_actor_of_a_model_for_gpus_has_one_of_its_own(bench: Bench) -> None:
+    score(bench.job(), scorer=RayScorer(f"{MODEL}OnGpu", actors=1, workers=1, group_seconds=0), commit_seconds=0)
+    assert {*bench.column(3)} == {"none"}  # the job's own model is not for GPUs
+    job = replace(bench.job(bench.root / "gpus"), model=load_model(f"{MODEL}OnGpu"))
+    bench.log.unlink()
+    progress = score(job, scorer=RayScorer(f"{MODEL}OnGpu", workers=1, group_seconds=0), commit_seconds=0)
+    assert progress.scored == EPISODES
+    assert len({*bench.column(0)}) == 2 and {*bench.column(3)} == {"0", "1"}
+    assert len({*zip(bench.column(0), bench.column(3), strict=True)}) == 2
 
 
 @pytest.mark.slow
@@ -233,7 +272,7 @@ def test_an_episode_on_which_workers_die_is_unscored_alone(bench: Bench) -> None
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for scorer in (RayScorer(MODEL, actors=3, workers=2), RayScorer(MODEL, gpus=1), RayScorer(MODEL, workers=5)):
+    for scorer in (RayScorer(MODEL, actors=3, workers=2), RayScorer(MODEL, gpus=3), RayScorer(MODEL, workers=5)):
         with pytest.raises(BadInput, match="CPUs"):
             bench.score(scorer)
     others = ray.remote(num_cpus=4)(on_ray._Actor).remote()
@@ -291,32 +330,91 @@ def test_control_c_saves_what_is_done(alone: Bench) -> None:
     assert f"{before} were scored already" in out
 
 
-@pytest.mark.slow
-def test_a_dead_head_is_a_sentence_and_what_is_done_is_kept(alone: Bench) -> None:
+@contextlib.contextmanager
+def ray_node(words: str, environment: dict[str, str]) -> Iterator[int]:
+    """Run `ray start` with these words until the block ends; yield its process."""
+    words = f"start --block --object-store-memory 100000000 {words}"
+    command = [sys.executable, "-m", "ray.scripts.scripts", *words.split()]
+    with running(command, env=environment, stderr=subprocess.STDOUT, start_new_session=True) as node:
+        assert node.stdout is not None
+        said = []
+        for line in node.stdout:
+            said.append(line)
+            if "block forever" in line:
+                break
+        else:
+            pytest.fail("".join(said))
+        yield node.pid
+
+
+def find_process(pid: int, name: str) -> int:
+    """Return the process of this name below another."""
     psutil = pytest.importorskip("psutil")
+    family = psutil.Process(pid).children(recursive=True)
+    return next(process.pid for process in family if name in process.name())
+
+
+def list_processes(word: str) -> list[int]:
+    """Return the running processes that were started with this word in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found += [int(folder.name)] if word.encode() in (folder / "environ").read_bytes() else []
+    return found
+
+
+@pytest.fixture
+def head(alone: Bench) -> Iterator[Head]:
+    """How to start a machine with a head: its words with CPUS for their number, its address and its environment."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths, "DEMERIT_TEST_PLAN": str(alone.plan), "RAY_AUTH_MODE": "disabled"}
     environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-    words = f"start --head --block --num-cpus 4 --port {port} --include-dashboard false --object-store-memory 100000000"
     where = Path("/tmp", f"demerit-ray-{port}")  # pytest's own folders are too long for the sockets in it
-    command = [sys.executable, "-m", "ray.scripts.scripts", *words.split(), "--temp-dir", str(where)]
+    words = f"--head --num-cpus CPUS --port {port} --include-dashboard false --temp-dir {where}"
     try:
-        with running(command, env=environment, stderr=subprocess.STDOUT, start_new_session=True) as head:
-            assert head.stdout is not None
-            assert any("block forever" in line for line in head.stdout)
-            family = psutil.Process(head.pid).children(recursive=True)
-            gcs = next(process for process in family if "gcs_server" in process.name())
-            alone.order(head=gcs.pid, e09="kill the head")
-            with alone.drive(env={**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"}) as run:
-                _, errors = run.communicate()
-            assert run.returncode == 1 and "Traceback" not in errors, errors
-            assert str(port) in errors.splitlines()[-1]
-            for process in family:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-        assert 0 < len(RewardStore(alone.out)) < EPISODES
+        yield words, f"127.0.0.1:{port}", environment
     finally:
+        while left := list_processes(str(alone.plan)):  # those of a dead machine have no parent any more
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
         shutil.rmtree(where, ignore_errors=True)
+
+
+@pytest.mark.slow
+def test_a_dead_head_is_a_sentence_and_what_is_done_is_kept(alone: Bench, head: Head) -> None:
+    words, address, environment = head
+    with ray_node(words.replace("CPUS", "4"), environment) as node:
+        alone.order(head=find_process(node, "gcs_server"), e09="kill the head")
+        with alone.drive(env={**environment, "RAY_ADDRESS": address}) as run:
+            _, errors = run.communicate()
+        assert run.returncode == 1 and "Traceback" not in errors, errors
+        assert address.partition(":")[2] in errors.splitlines()[-1]
+    assert 0 < len(RewardStore(alone.out)) < EPISODES
+
+
+@pytest.mark.slow
+def test_a_machine_that_dies_loses_and_doubles_nothing(
+    alone: Bench, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One actor on each of two machines. The second dies, with its raylet, after the first episode of a group."""
+    monkeypatch.setenv("DEMERIT_TEST_PLAN", str(alone.plan))
+    score(alone.job(alone.root / "plain"))
+    alone.log.unlink()
+    words, address, environment = head
+    with (
+        ray_node(words.replace("CPUS", "1"), environment) as first,
+        ray_node(f"--address {address} --num-cpus 1", environment) as second,
+    ):
+        machines = [find_process(node, "raylet") for node in (first, second)]
+        alone.order(node=machines[1], e13="wait for its end")
+        with alone.drive(env={**environment, "RAY_ADDRESS": address}) as run:
+            _, errors = run.communicate()
+        assert run.returncode == 0, errors
+    assert {*alone.column(2)} == {str(pid) for pid in machines}
+    assert alone.column(2).count(str(machines[1])) == 1 == alone.redone()
+    assert alone.rows().equals(alone.rows(alone.root / "plain"))

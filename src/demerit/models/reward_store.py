@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,8 @@ EPISODE_CHANGED = "the episode has changed since it was scored"
 MODEL_CHANGED = "the model has changed since it scored this episode"
 MOST_OPEN_PARTS = 64
 """small parts are merged while a long job writes, so that a commit stays quick after days"""
+ROWS_AT_ONCE = 1000
+"""turned into Python values at a time"""
 
 REWARDS = pa.schema(
     [
@@ -177,12 +181,12 @@ class RewardStore:
         try:
             return Reward(
                 model=str(self.manifest.header["model"]),
-                episode=row["episode"],
+                episode=sys.intern(row["episode"]),  # a benchmark keeps a dozen rewards of each episode
                 at=row["at"],
                 value=row["value"],
                 success=row["success"],
                 why_missing=row["why_missing"],
-                given=parse_json(row["given"], "given", nan=True),
+                given=_read_given(row["given"]),
             )
         except (DemeritError, KeyError, TypeError, ValueError) as error:
             raise StoreError(self.root, f"the reward of {row.get('episode')!r} cannot be read ({error})") from error
@@ -192,7 +196,8 @@ class RewardStore:
         with self._open_parts(name) as files:
             episodes = (table.column("episode").to_pylist() for table in _read_groups(files, ["episode"]))
             newest = {episode: place for place, episode in enumerate(chain.from_iterable(episodes))}
-            rows = chain.from_iterable(table.to_pylist() for table in _read_groups(files))
+            batches = (batch for table in _read_groups(files) for batch in table.to_batches(max_chunksize=ROWS_AT_ONCE))
+            rows = chain.from_iterable(batch.to_pylist() for batch in batches)
             yield from (row for place, row in enumerate(rows) if newest[row["episode"]] == place)
 
     @contextmanager
@@ -210,6 +215,12 @@ class RewardStore:
                         raise
                     self.manifest = newest
             yield files
+
+
+@lru_cache(maxsize=256)
+def _read_given(text: str) -> Mapping[str, Any]:
+    """Parse what a model was given; rewards that were given the same share it."""
+    return parse_json(text, "given", nan=True)
 
 
 def _read_groups(files: Sequence[pq.ParquetFile], columns: list[str] | None = None) -> Iterator[pa.Table]:

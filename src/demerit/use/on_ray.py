@@ -400,11 +400,17 @@ class RayScorer:
     def _plan(self, model: RewardModel, cluster: Mapping[str, float]) -> tuple[ActorNeeds, int]:
         gpus, cpus = self.gpus, int(cluster.get("CPU", 0))
         if gpus is None:
-            listing = getattr(model, "listing", None)
-            gpus = float(getattr(listing, "extra", "") == "vlm" and cluster.get("GPU", 0) >= 1)
+            gpus = float(cluster.get("GPU", 0) >= 1 and _is_for_gpus(model))
         share = min(4, int(cpus * gpus / cluster.get("GPU", 1))) if gpus else min(2, cpus)
         workers = max(share, 1) if self.workers is None else self.workers
         return ActorNeeds(max(workers, 1), gpus, self.actors), workers
+
+
+def _is_for_gpus(model: RewardModel) -> bool:
+    """Whether it is a vision-language model, or made of one (calibrated, an ensemble)."""
+    inside = [*getattr(model, "members", ()), *filter(None, [getattr(model, "inner", None)])]
+    extra: str = getattr(getattr(model, "listing", None), "extra", "")
+    return extra == "vlm" or any(map(_is_for_gpus, inside))
 
 
 def _make_scorer(

@@ -5,6 +5,7 @@ Nothing else of demerit opens a video or an image that a stranger sent, neither 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -113,7 +114,7 @@ class SentFrames:
 
 
 class DecoderAway(DemeritError):
-    """No process that opens files of strangers can be started: the server's fault, which is in its log."""
+    """No process that opens files of strangers can be started, or the disk is full: the server's fault, in its log."""
 
     status = 503
 
@@ -194,6 +195,9 @@ class UploadDecoder:
             raise UnreadableVideo(WHAT, "the decoder died on it") from None
         finally:
             self._free.put(worker)
+        if header.get("is_full"):
+            LOG.error("A file that was sent cannot be copied: the disk is full.")
+            raise DecoderAway
         if "error" in header:
             raise UnreadableVideo(WHAT, header["error"])
         return header, data
@@ -240,7 +244,9 @@ def decode_uploads(pipe: int) -> None:
                 header, data = reader(path)
             except Exception as error:  # whatever a stranger's file makes the decoder raise
                 reason = str(error).replace(path, WHAT).replace(os.path.dirname(path), "") or type(error).__name__
-                header, data = {"error": reason.removeprefix(f"{WHAT}: ").rstrip(".")}, b""
+                numbers = {getattr(one, "errno", None) for one in (error, error.__cause__)}
+                is_full = not numbers.isdisjoint((errno.ENOSPC, errno.EDQUOT))
+                header, data = {"error": reason.removeprefix(f"{WHAT}: ").rstrip("."), "is_full": is_full}, b""
             connection.send_bytes(json.dumps(header).encode())
             connection.send_bytes(data)
 

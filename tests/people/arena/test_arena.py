@@ -44,7 +44,7 @@ from demerit.people.arena.trials import ROLLOUTS, SENT_TWICE, SLACK, TOO_FAST, T
 from demerit.people.arena.uploads import LIMITS
 from demerit.people.database import Database
 from demerit.web.server import WebServer
-from demerit.web.uploads import UploadDecoder
+from demerit.web.uploads import CALL, UploadDecoder
 from fakes.command import demerit_here, error_sentence
 from fakes.people import PASSWORD, Browser
 from fakes.served_models import Brightness
@@ -412,6 +412,23 @@ def test_a_server_that_cannot_open_files_keeps_what_was_sent(arena: Arena, monke
         answer = put(site, state["id"], 0, content)
         assert answer.status_code == 503 and str(arena.folder) not in answer.text
     assert put(site, state["id"], len(content), b"").json()["is_complete"]  # the page tries again
+
+
+@ONE_DATABASE
+def test_a_video_that_a_full_disk_cannot_hold_is_kept_and_asked_for_again(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = arena.site("Lab A")
+    trial, video = describe(site), arena.video()
+    state = site.send("POST", f"/trials/{trial}/uploads", part="first", camera="left", size=len(video)).json()
+    full = "import errno, os\ndef full(file): raise OSError(errno.{number}, 'no')\nos.fsync = full\n"
+    for number in ("ENOSPC", "EDQUOT"):
+        with monkeypatch.context() as patch:
+            patch.setattr("demerit.web.uploads.CALL", full.replace("{number}", number) + CALL)
+            patch.setattr(arena.app.trials.uploads, "decoder", UploadDecoder(LIMITS, processes=1))
+            answer = put(site, state["id"], 0, video)
+            assert answer.status_code == 503 and str(arena.folder) not in answer.text
+    assert put(site, state["id"], len(video), b"").json()["is_complete"]  # the page tries again
 
 
 @ONE_DATABASE

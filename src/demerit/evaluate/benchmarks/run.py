@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from demerit.data.dataset import Dataset, ListReader
+from demerit.data.dataset import Dataset, StreamReader
 from demerit.data.episode import (
     NOT_A_MODEL,
     Episode,
@@ -346,9 +346,10 @@ def _score(
     if name.startswith(under_instruction("")) and not card.reads_instruction:
         return  # its rewards would be the same
     folder = rewards_folder(out, card, name, options.frames)
-    episodes = [perturbation.apply(episode) for episode in data.episodes if episode.id in perturbation.episodes]
+    chosen = [episode for episode in data.episodes if episode.id in perturbation.episodes]
+    reader = StreamReader(data.address, lambda: map(perturbation.apply, chosen), lambda: len(chosen))
     worker_option: dict[str, Any] = {} if options.workers is None else {"workers": options.workers}
-    dataset = Dataset(ListReader(data.address, episodes), data.address)
+    dataset = Dataset(reader, data.address)
     job = ScoreJob(model, dataset, folder, options.frames, options.batch, retry=options.retry, **worker_option)
     what = card.name if name == AS_RECORDED else f"{card.name} ({name})"
     score(job, lambda progress: on_progress(what, progress))

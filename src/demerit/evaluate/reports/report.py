@@ -331,11 +331,11 @@ class Report:
         return self._inputs() == other._inputs()
 
     def _inputs(self) -> str:
-        facts = self.as_dict()
+        facts = self._facts()  # most of it, the rewards, is not needed and not made
         options = {name: value for name, value in self.environment.items() if name not in MACHINE}
         about = [self.about.name, self.about.data, options]
         return json.dumps(
-            [about, *(facts.get(name) for name in ("cards", "controls", "episodes", "preferences", "seen"))]
+            [about, list(facts["episodes"]), *map(facts.get, ("cards", "controls", "preferences", "seen"))]
         )
 
     def write(self, path: str | Path) -> None:

@@ -34,6 +34,7 @@ import numpy.typing as npt
 from demerit.data.frames import IMAGES_DIMENSIONS, RGB, Images, Prepare, short_hash
 from demerit.errors import BadInput, UnknownName
 from demerit.models.compact.engine import (
+    CHUNK,
     Engine,
     NetworkOutputs,
     Shapes,
@@ -57,8 +58,6 @@ SHIPPED_TOWER, NO_TOWER = "droid", "none"
 MEAN, DEVIATION = (np.array(channels, np.float32) for channels in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 """ImageNet's, which other encoders expect"""
 MATRIX, TOKENS, REGIONS = 2, 3, 4
-CHUNK = 256
-"""frames passed to the tower at once: bounds the memory for float images"""
 
 
 @runtime_checkable
@@ -124,7 +123,6 @@ class Tower:
             listing = ", ".join(f"{node.name} {node.type} {node.shape}" for node in inputs)
             raise BadInput(str(path), "one input of any number of square RGB images, (n, 3, side, side)", listing)
         self._input, self.side = inputs[0].name, high
-        self._pool = ThreadPoolExecutor(count_cores(), thread_name_prefix="demerit-tower")
         try:
             vector, places = self._split(self._run(np.zeros((1, high, wide, RGB), np.uint8)))
             self.pooled = int(facts.get("pooled", vector.shape[1])) if self._is_own else vector.shape[1]
@@ -154,9 +152,9 @@ class Tower:
 
     def __call__(self, images: Images) -> Features:
         """Turn (n, height, width, 3) images into (n, width): the pooled vector, then places."""
-        chunks = [images[start : start + READER_CHUNK] for start in range(0, len(images), READER_CHUNK)]
-        rows = [np.concatenate(self._split(part), axis=1) for part in self._pool.map(self._run, chunks)]
-        return np.concatenate([np.empty((0, self.width), np.float32), *rows])
+        if not len(images):
+            return np.empty((0, self.width), np.float32)
+        return np.concatenate(self._split(self._run(images)), axis=1)
 
     def _run(self, images: Images) -> npt.NDArray[np.float32]:
         small = np.ascontiguousarray(resize_square(images, self.side))
@@ -192,6 +190,7 @@ class PairedNetwork:
         cut, pooled, whole = engine.pooled_width, tower.pooled, engine.info.features
         self.own = np.array([*range(cut), *range(cut + pooled, whole + pooled)])
         """the columns of the engine's own tower"""
+        self._pool = ThreadPoolExecutor(count_cores(), thread_name_prefix="demerit-towers")
 
     @property
     def hash(self) -> str:
@@ -215,9 +214,18 @@ class PairedNetwork:
 
     def features(self, images: Images, first: Images) -> Features:
         """Turn (n, height, width, 3) frames and the episode's first (height, width, 3) into (n, D)."""
-        own, other = self.engine.features(images, first), self.tower(images)
+        small = resize_square(first[None], self.engine.info.size)[0]
         cut, pooled = self.engine.pooled_width, self.tower.pooled
-        return np.concatenate([own[:, :cut], other[:, :pooled], own[:, cut:], other[:, pooled:]], axis=1)
+
+        def run(chunk: Images) -> Features:
+            if self.tower.side == len(small):
+                chunk = resize_square(chunk, len(small))  # once for both
+            own, other = self.engine.features(chunk, small), self.tower(chunk)
+            return np.concatenate([own[:, :cut], other[:, :pooled], own[:, cut:], other[:, pooled:]], axis=1)
+
+        chunks = [images[start : start + CHUNK] for start in range(0, len(images), CHUNK)]
+        none = np.empty((0, len(self.own) + self.tower.width), np.float32)
+        return np.concatenate([none, *self._pool.map(run, chunks)])
 
     def follow(self, features: Features, instruction: str, state: Any = None) -> NetworkOutputs:
         """Run the engine's recurrent part on the features of its own tower."""
@@ -310,11 +318,8 @@ class FeatureStream:
         """Run the tower and, if there is one, the reader."""
         if self._first_image is None:
             self._first_image = np.array(images[0])
-        parts = [
-            self.network.features(images[start : start + CHUNK], self._first_image)
-            for start in range(0, len(images), CHUNK)
-        ]
-        return np.concatenate(parts), None if self.reader is None else self._read(self.reader, images)
+        features = self.network.features(images, self._first_image)
+        return features, None if self.reader is None else self._read(self.reader, images)
 
     def _read(self, reader: Reader, images: Images) -> npt.NDArray[np.float64]:
         assert self._first_image is not None
@@ -409,8 +414,9 @@ LAYERS = "/blocks.4/Add_output_0", "/blocks.10/Add_output_0"
 image's side"""
 READ = "outputs"
 READ_OUTPUTS = 2
-READER_CHUNK = 8
-"""frames that one thread computes; fixed, so results do not depend on the number of threads"""
+READER_CHUNK = 2
+"""frames that one thread computes; fixed, so results do not depend on the number of threads. On these larger images, 8
+take 1.2 times as long for each"""
 
 
 class Reader:
