@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import demerit
+from demerit.data.files import make_folder
 from demerit.data.frames import spread
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.success import auroc
@@ -139,7 +140,7 @@ def main() -> None:
         for address in addresses:
             episodes = list(demerit.open_dataset(address))
             episodes = invent_force(episodes) if given.small else episodes
-            lesson = Lesson(episodes, names, given.cache or Path(folder), tower)
+            lesson = Lesson(episodes, names, make_folder(given.cache or Path(folder)), tower)
             for each in sizes:
                 made = [one for draw in range(draws) if (one := lesson.measure_draw(each, draw)) is not None]
                 columns.append(f"{Path(address).name} {each}+{each} ({len(made)} draws)")

@@ -15,6 +15,7 @@ from demerit.data.reward import VerdictCounts
 from demerit.data.store import Store
 from demerit.data.video import write_video
 from demerit.errors import BadInput, UnknownName
+from demerit.evaluate.reports.report import Report
 from demerit.models import load_model
 from demerit.models.check import check_model
 from demerit.models.live import start_live
@@ -160,10 +161,8 @@ def test_the_whole_way_on_the_command_line(tmp_path: Path) -> None:
     assert {word for id, word in words.items() if id.startswith("bad")} == {"failure"}
     assert "success" in words.values()
     run("bench", "own", "--data", "new", "--model", "./gentle", "-o", "bench", "--workers", "0")
-    report = json.loads((tmp_path / "bench" / "report.json").read_text())
-    areas = [line["measure"]["value"] for line in report["lines"]
-             if (line["model"], line["metric"]) == ("gentle", "auroc")]  # fmt: skip
-    assert areas and areas[0] > 0.9
+    area = Report.read(tmp_path / "bench" / "report.json").line("gentle", "auroc")
+    assert area is not None and area.value > 0.9
     with pytest.raises(BadInput, match="the signals force"):
         load_model(str(tmp_path / "gentle")).start(data.WORDS)  # type: ignore[attr-defined]
     wrong = demerit_here("teach", "lesson", "-o", "other", "--signals", "forces", cwd=tmp_path)
