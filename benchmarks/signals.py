@@ -7,7 +7,8 @@
 In each draw, half of the groups (scenes) are for teaching k successes and k failures, by success flags alone; the other
 half is the test: AUROC of the final value of the closed form, mean and standard error over draws. *Shuffled*: every
 episode, taught or tested, has the signals of another one. *Signals alone*: the pictures count nothing. Controls need no
-teaching. `--small` invents a force for the sample that comes with demerit.
+teaching. `--against press-hard` tests against the failures of one simulated behaviour alone. `--small` invents a force
+for the sample that comes with demerit.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def spread_to(have: int, want: int) -> np.ndarray:
 class Lesson:
     """The features of a dataset's episodes."""
 
-    def __init__(self, episodes: list[demerit.Episode], names: list[str], cache: Path, tower: str) -> None:
+    def __init__(
+        self, episodes: list[demerit.Episode], names: list[str], cache: Path, tower: str, against: str
+    ) -> None:
         network, self.names = load_network(None, open_tower(tower)), names
         episodes = [one for one in episodes if label_of(one).verdict is not None and set(names) <= set(one.signals)]
         self.spec = FeatureSpec(network, common_cameras(episodes), 1, TeachConfig(reader=False))
@@ -71,14 +74,17 @@ class Lesson:
         wrong = shuffle_signals([one.episode for one in self.real], names)
         self.wrong = [replace(one, episode=other) for one, other in zip(self.real, wrong, strict=True)]
         self.flag = np.array([bool(label_of(one.episode).verdict) for one in self.real])
+        behaviours = [one.episode.origin.tags.get("behaviour", "") for one in self.real]
+        self.is_asked = np.array([against in ("", behaviour) for behaviour in behaviours])
         self.group = np.array([one.episode.origin.group or one.id for one in self.real])
 
     def measure_draw(self, each: int, draw: int) -> dict[str, float] | None:
         """Teach each kind of model once; None where half of the groups have too few episodes."""
         rng = np.random.default_rng([draw, each])
         groups = rng.permutation(np.unique(self.group))
-        is_test = np.isin(self.group, groups[: len(groups) // 2])
-        pools = [rng.permutation(np.flatnonzero(~is_test & (self.flag == flag))) for flag in (True, False)]
+        is_taught = np.isin(self.group, groups[len(groups) // 2 :])
+        is_test = ~is_taught & (self.flag | self.is_asked)
+        pools = [rng.permutation(np.flatnonzero(is_taught & (self.flag == flag))) for flag in (True, False)]
         flags = self.flag[is_test]
         if min(map(len, pools)) < each or flags.all() or not flags.any():
             return None
@@ -101,8 +107,8 @@ class Lesson:
                 heads[name.replace("pictures and ", "") + " alone"] = replace(
                     lesson, spec=replace(spec, config=config)
                 ).fit()
+            ends = [spec.features(episodes[i])[-1:] for i in tested]
             for kind, head in heads.items():
-                ends = [spec.features(episodes[i])[-1:] for i in tested]
                 tasks = [lesson.tasks.get(episodes[i].instruction, "") for i in tested]
                 values = [float(head.value(head.outputs(x, task))[-1]) for x, task in zip(ends, tasks, strict=True)]
                 table[kind] = area(values, flags)
@@ -129,6 +135,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=6)
     parser.add_argument("--tower", default=SHIPPED_TOWER, help=f"the second tower; {NO_TOWER} is faster")
     parser.add_argument("--cache", type=Path, help="a folder that keeps the features")
+    parser.add_argument("--against", default="", metavar="BEHAVIOUR", help="test against these failures alone")
     parser.add_argument("--small", action="store_true", help="the shipped sample, one draw")
     given = parser.parse_args()
     addresses, names = given.datasets, given.signals.split(",")
@@ -140,9 +147,14 @@ def main() -> None:
         for address in addresses:
             episodes = list(demerit.open_dataset(address))
             episodes = invent_force(episodes) if given.small else episodes
-            lesson = Lesson(episodes, names, make_folder(given.cache or Path(folder)), tower)
+            lesson = Lesson(episodes, names, make_folder(given.cache or Path(folder)), tower, given.against)
             for each in sizes:
-                made = [one for draw in range(draws) if (one := lesson.measure_draw(each, draw)) is not None]
+                made = []
+                for draw in range(draws):
+                    if (one := lesson.measure_draw(each, draw)) is not None:
+                        made.append(one)
+                        areas = ", ".join(f"{name} {value:.3f}" for name, value in one.items())
+                        print(f"{Path(address).name} {each}+{each}, draw {draw}: {areas}", flush=True)
                 columns.append(f"{Path(address).name} {each}+{each} ({len(made)} draws)")
                 for name in made[0] if made else ():
                     areas = np.array([one[name] for one in made])
