@@ -24,6 +24,8 @@ LONGEST = 260
 CHECK_EVERY = 4
 LINGER = 12
 """steps that the expert continues after success"""
+SWAYS = 120
+"""steps of the sway ending, in a task that force spoils"""
 MARGIN_SHARE, MARGIN = 1.25, 20.0
 """limits are a quarter and 20 N above the largest force of any expert"""
 
@@ -68,6 +70,12 @@ def _trial(arena: Arena, seed: int) -> Trial:
                 first = step
             if first is not None and step >= first + LINGER:
                 break
+    if arena.task.gentle:  # what endings press counts as well
+        sway = Ending("sway", 0, np.zeros(6), np.zeros((6, 3)))
+        sway.start(arena.home, float(action[3]), np.zeros(3))
+        for _ in range(SWAYS):
+            facts = arena.step(sway.act(facts.hand))
+            seen.append(facts)
     lasted = arena.succeeded(facts)
     ending = Ending("retreat", 0, np.zeros(6), np.zeros((6, 3)))
     ending.start(arena.home, float(action[3]), np.zeros(3))

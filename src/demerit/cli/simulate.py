@@ -20,7 +20,7 @@ from demerit.negatives.sim.behaviours import BEHAVIOURS
 from demerit.negatives.sim.job import plan_variants
 from demerit.negatives.sim.job import simulate as run_simulation
 from demerit.negatives.sim.rollout import USUAL_SIZE, EpisodeSpec
-from demerit.negatives.sim.splits import BENCHMARK, FETCH_BENCHMARK, SPLITS, plan
+from demerit.negatives.sim.splits import BENCHMARK, FETCH_BENCHMARK, OTHER_BEHAVIOURS, SPLITS, plan
 from demerit.negatives.sim.tasks import SAWYER, all_tasks
 from demerit.negatives.sim.tasks import tasks as metaworld_tasks
 from demerit.negatives.sim.variants import CHANGES
@@ -33,7 +33,8 @@ def simulate(
     tasks: Annotated[
         str,
         typer.Option(
-            metavar="all|A,B", help="Meta-World's 50 tasks, or some; fetch-pick, -push, -reach, -slide: another robot."
+            metavar="all|A,B",
+            help="Meta-World's 50 tasks, or some; fetch-insert, -pick, -push, -reach, -slide: another robot.",
         ),
     ] = "all",
     behaviours: Annotated[
@@ -118,7 +119,7 @@ def _specs(tasks: str, behaviours: str, seeds: range, setting: str, size: int) -
         for task in chosen_tasks
         for seed in seeds
         for behaviour in chosen_behaviours
-        if behaviours != "all" or behaviour != "idle" or all_tasks()[task].robot != SAWYER  # its sets have none
+        if behaviours != "all" or all_tasks()[task].robot != SAWYER or behaviour in ("expert", *OTHER_BEHAVIOURS)
     ]
 
 

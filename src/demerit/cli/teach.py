@@ -64,6 +64,12 @@ def teach(
             help="Second tower: the shipped one, none, or any image encoder: ONNX, or a folder for transformers.",
         ),
     ] = None,
+    signals: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B", help="Read these signals beside the images, such as object_force; scoring then needs them."
+        ),
+    ] = "",
     reader: Annotated[
         bool, typer.Option(help="Also train a small network on larger images (needs the extra train; a minute or two).")
     ] = True,
@@ -82,6 +88,7 @@ def teach(
       demerit teach monday/ tuesday/ -o my-model --instruction "put the cup on the plate"
       demerit teach my_videos -o my-model --risk 0.1 --camera top --camera wrist
       demerit teach my_videos -o my-model --tower dinov2-small/
+      demerit teach rollouts -o my-model --signals object_force,scene_force
       demerit score new_episodes --model ./my-model
     """
     source = open_dataset(datasets, **reading.other_settings)
@@ -93,6 +100,7 @@ def teach(
             out_folder,
             risk=risk,
             cameras=reading.camera or [],
+            signals=[name.strip() for name in signals.split(",") if name.strip()],
             limit=limit,
             config=config,
             network=network,

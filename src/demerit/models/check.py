@@ -226,7 +226,7 @@ def _admits_what_it_cannot_see(trial: _ModelTrial) -> Result:
 def _live_is_offline(trial: _ModelTrial) -> Result:
     """Step through two episodes at a time: value and success of each scored frame must be those of `score`."""
     model, compared = trial.model, 0
-    if not isinstance(model, Online):
+    if not isinstance(model, Online) or model.card.reads_signals:
         return "not checkable", "it does not score live"
     scored = list(trial.scored())
     answers: list[list[LiveReward]] = []

@@ -14,6 +14,7 @@ from demerit.errors import BadInput, BadReward
 from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, Online, RewardModel
 
 ONE_IMAGE = 3
+FRAMES_ALONE = "a model that sees frames alone, to score live"
 
 
 def take_first(cameras: Sequence[str]) -> Sequence[str]:
@@ -88,5 +89,10 @@ class CombinedEpisode:
 
 
 def start_live(model: RewardModel, instruction: str) -> LiveEpisode:
-    """Start a live episode of any model; one that cannot score live scores all frames again at every step."""
+    """Start a live episode of any model; one that cannot score live scores all frames again at every step.
+
+    A model that reads signals is refused: a live episode has frames alone.
+    """
+    if model.card.reads_signals:
+        raise BadInput(model.card.name, FRAMES_ALONE, "one that reads signals, which scores whole episodes")
     return model.start(instruction) if isinstance(model, Online) else RescoredEpisode(model, instruction)

@@ -40,9 +40,10 @@ from demerit.data.arrays import Floats
 from demerit.data.episode import Episode, safe_name
 from demerit.data.frames import short_hash
 from demerit.data.reward import Reward
-from demerit.errors import BadInput, DemeritError, UnknownName
+from demerit.errors import BadInput, DemeritError
 from demerit.models.loading import Listing
 from demerit.models.protocol import LiveReward, ModelCard, ShownModel
+from demerit.models.signals import read_columns
 
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 WORD = r"[A-Za-z_%°µ][\w.%°/^*²-]*"
@@ -449,15 +450,7 @@ def _complete_signals(config: RuleConfig, rule: str, limits: Sequence[Limit]) ->
 
 
 def _read_numbers(signals: Mapping[str, npt.NDArray[Any]], source: RuleSignal, frames: int) -> Floats:
-    what = f"signal {source.signal!r}"
-    if source.signal not in signals:
-        raise UnknownName("signal", source.signal, signals)
-    values = np.asarray(signals[source.signal])
-    if len(values) != frames:
-        raise BadInput(what, f"{frames} values, one per frame", len(values))
-    if not np.issubdtype(values.dtype, np.number) and values.dtype != bool:
-        raise BadInput(what, "numbers", values.dtype)
-    flat = values.reshape(frames, -1).astype(np.float64)
+    what, flat = f"signal {source.signal!r}", read_columns(signals, source.signal, frames)
     if source.norm:
         return np.asarray(np.linalg.norm(flat, axis=1))
     if source.column is None and flat.shape[1] != 1:

@@ -17,7 +17,7 @@ except DemeritError as missing:
 
 from demerit.negatives.sim.arena import SceneRenderer
 from demerit.negatives.sim.measure import find_events
-from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, open_arena, record, rollout
+from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, open_arena, record, rollout, vary
 from demerit.negatives.sim.tasks import task
 
 SIZE = 32
@@ -38,7 +38,7 @@ def play(renderers: dict[str, SceneRenderer], name: str, behaviour: str, seed: i
     return rollout(EpisodeSpec(name, behaviour, seed, "varied", SIZE), renderer.arena, renderer)
 
 
-@pytest.mark.parametrize("name", ["fetch-pick", "fetch-push", "fetch-reach", "fetch-slide"])
+@pytest.mark.parametrize("name", ["fetch-insert", "fetch-pick", "fetch-push", "fetch-reach", "fetch-slide"])
 def test_fetch_experts_succeed(renderers: dict[str, SceneRenderer], name: str) -> None:
     made = play(renderers, name, "expert", 1)
     measured = made.measured
@@ -52,6 +52,10 @@ def test_fetch_experts_succeed(renderers: dict[str, SceneRenderer], name: str) -
 @pytest.mark.parametrize(
     ("name", "behaviour", "seed", "kind"),
     [
+        ("fetch-insert", "press-hard", 3, "collision"),
+        ("fetch-insert", "jam", 3, "collision"),
+        ("fetch-insert", "drop", 0, "dropped"),
+        ("fetch-insert", "undo", 0, "undone"),
         ("fetch-pick", "drop", 5, "dropped"),
         ("fetch-pick", "missed-grasp", 0, "missed grasp"),
         ("fetch-pick", "wrong-object", 0, "wrong object"),
@@ -80,14 +84,63 @@ def test_idle_and_expert_look_alike_at_the_start(renderers: dict[str, SceneRende
     assert not idle.measured.at_end
 
 
-def test_fetch_same_seed_same_bytes(renderers: dict[str, SceneRenderer], tmp_path: Path) -> None:
-    with SceneRenderer(open_arena(task("fetch-pick")), SIZE) as fresh:
-        first = record(play({"fetch-pick": fresh}, "fetch-pick", "noisy", 5), tmp_path / "a.mp4")
-    play(renderers, "fetch-pick", "slam", 8)
-    record(play(renderers, "fetch-pick", "noisy", 5), tmp_path / "b.mp4")
+@pytest.mark.parametrize("name", ["fetch-insert", "fetch-pick"])
+def test_fetch_same_seed_same_bytes(renderers: dict[str, SceneRenderer], tmp_path: Path, name: str) -> None:
+    with SceneRenderer(open_arena(task(name)), SIZE) as fresh:
+        first = record(play({name: fresh}, name, "noisy", 5), tmp_path / "a.mp4")
+    play(renderers, name, "slam", 8)
+    second = record(play(renderers, name, "noisy", 5), tmp_path / "b.mp4")
     assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
+    assert all(np.array_equal(second.signals[signal], values) for signal, values in first.signals.items())
     assert (first.origin.dataset, first.origin.embodiment) == ("fetch", "fetch (simulated)")
     assert first.outcome is not None and first.outcome.source == "simulator"
+
+
+def test_force_spoils_an_insertion_that_looks_right(renderers: dict[str, SceneRenderer]) -> None:
+    gentle, hard = (play(renderers, "fetch-insert", behaviour, 3).measured for behaviour in ("expert", "press-hard"))
+    within, limit = gentle.task.within, gentle.task.scene_force
+    assert max(gentle.steps[-1].distance, hard.steps[-1].distance) < within  # both pegs are in the hole
+    assert gentle.forces("scene_force").max() < limit < hard.forces("scene_force").max()
+    assert hard.ever and not hard.at_end
+    assert hard.progress[-1] == 0.95
+    assert {"undone", "incomplete"}.isdisjoint(event.kind for event in find_events(hard))
+
+
+def test_what_is_not_held_presses_nothing() -> None:
+    """A peg that stands on the table is no force of the robot; no other task counts what is held."""
+    arena = open_arena(task("fetch-insert"))
+    facts = arena.reset(0, np.random.default_rng(0))
+    assert len(arena.data.contact) and facts.scene_force == 0 and not facts.held
+    for _ in range(120):
+        facts = arena.step(arena.expert()(facts.observation))
+        if facts.held:
+            break
+    assert facts.held and facts.scene_force > 0
+
+
+def test_the_peg_stands_in_the_hole_and_not_on_the_block() -> None:
+    arena = open_arena(task("fetch-insert"))
+    joint = arena.data.joint("object0:joint")
+    for aside, is_done in ((0.0, True), (0.03, False)):
+        arena.reset(1, np.random.default_rng(1))
+        x, y, _ = arena.env.goal
+        joint.qpos[:] = [x + aside, y, 0.5, 1, 0, 0, 0]
+        joint.qvel[:] = 0
+        for _ in range(60):
+            facts = arena.step(np.array([0, 0, 0.2, -1.0]))
+        assert arena.succeeded(facts) == is_done
+        assert (facts.distance < 0.005) == is_done
+
+
+def test_a_variant_of_an_insertion_does_its_actions_again(renderers: dict[str, SceneRenderer], tmp_path: Path) -> None:
+    original = play(renderers, "fetch-insert", "jam", 3)
+    renderer = renderers["fetch-insert"]
+    episode = record(original, tmp_path / "jam.mp4")
+    again = rollout(vary(episode, 0, (), SIZE), renderer.arena, renderer)
+    assert np.array_equal(again.images[0], original.images[0])
+    assert not again.measured.at_end
+    moved = rollout(vary(episode, 1, ("start", "object"), SIZE), renderer.arena, renderer)
+    assert moved.varied and not moved.measured.at_end
 
 
 def test_a_puck_that_slides_over_the_goal_is_not_done() -> None:

@@ -22,6 +22,7 @@ from demerit.negatives.sim.job import clear_preferences
 from demerit.negatives.sim.rollout import EpisodeSpec, check_applies, draw_length, random_numbers
 from demerit.negatives.sim.splits import (
     FETCH_BENCHMARK,
+    FETCH_TASKS,
     HELD_OUT_BEHAVIOURS,
     HELD_OUT_TASKS,
     OTHER_BEHAVIOURS,
@@ -70,13 +71,14 @@ def test_fetch_is_a_test_and_no_default() -> None:
     digest = hashlib.sha256("\n".join(spec.id for spec in specs).encode()).hexdigest()[:16]
     assert (len(specs), digest) == (360, "df78944f362a0201")
     assert {spec.split for spec in specs} == {"test"}  # training leaves these out
-    assert {spec.task for spec in specs} == set(tasks(FETCH))
+    assert {spec.task for spec in specs} == set(FETCH_TASKS) == set(tasks(FETCH)) - {"fetch-insert"}
     with pytest.raises(UnknownName, match="train"):
         plan("train", benchmark=FETCH_BENCHMARK)
     usual = _specs("all", "all", range(1), "varied", 128)
     assert Counter(spec.behaviour for spec in usual) == dict.fromkeys({"expert", *OTHER_BEHAVIOURS}, 50)
     assert not {spec.task for spec in usual} & set(tasks(FETCH))
-    assert "idle" in {spec.behaviour for spec in _specs("fetch-pick", "all", range(1), "varied", 128)}
+    for name in ("fetch-pick", "fetch-insert"):
+        assert {spec.behaviour for spec in _specs(name, "all", range(1), "varied", 128)} == set(BEHAVIOURS)
 
 
 def test_the_shipped_network_has_not_seen_fetch() -> None:
@@ -102,6 +104,8 @@ def test_scene_length_and_ending_do_not_depend_on_the_behaviour() -> None:
     [
         (check_applies, [EpisodeSpec("drawer-open", "wrong-object", 0)], NotApplicable, "second object"),
         (check_applies, [EpisodeSpec("drawer-open", "undoo", 0)], UnknownName, "undo"),
+        (check_applies, [EpisodeSpec("fetch-pick", "press-hard", 0)], NotApplicable, "force"),
+        (check_applies, [EpisodeSpec("fetch-insert", "overshoot", 0)], NotApplicable, "bottom"),
         (EpisodeSpec, ["push", "expert", 0, "plain", 127], BadInput, "127"),
         (plan, ["dev"], UnknownName, "dev"),
         (task, ["pick-plac"], UnknownName, "pick-place"),

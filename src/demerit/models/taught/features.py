@@ -47,6 +47,8 @@ from demerit.models.loading import read_listed
 
 Features = npt.NDArray[np.float32]
 PARTS = ("tower", "change", "recent", "places", "moved", "hidden", "outputs")
+SIGNALS = "signals"
+"""a further part, in every camera's block so that cameras share its weight: see `demerit.models.signals`"""
 LOOKS = ("tower", "places")
 """the parts that say what a frame looks like; the others are about what happened"""
 FADING = 0.25
@@ -263,14 +265,14 @@ class FeatureLayout:
         return np.flatnonzero(np.tile(chosen, len(self.cameras))).astype(np.int32)
 
     def scales(self, weights: Mapping[str, float]) -> npt.NDArray[np.float64]:
-        """Scale columns so that a part counts by its weight and not by its width.
+        """Scale columns so that a part counts by its weight (1 if none is given) and not by its width.
 
         The d standardised columns of a part are divided by sqrt(d), so their mean square per row is 1, and multiplied
         by the part's weight; cameras share.
         """
         share = 1 / np.sqrt(len(self.cameras))
         blocks = zip(self.parts, self.widths, strict=True)
-        camera = [np.full(d, share * weights[part] / np.sqrt(max(d, 1))) for part, d in blocks]
+        camera = [np.full(d, share * weights.get(part, 1.0) / np.sqrt(max(d, 1))) for part, d in blocks]
         return np.tile(np.concatenate(camera), len(self.cameras))
 
 

@@ -29,9 +29,10 @@ from demerit.data.frames import Images, Prepare, short_hash
 from demerit.data.reward import NOT_TAUGHT, Reward
 from demerit.data.splits import SeenEpisodes, mark_episode, seen_by
 from demerit.errors import BadEpisode, BadInput, DemeritError, StoreError
-from demerit.models.live import LiveCameras
+from demerit.models.live import FRAMES_ALONE, LiveCameras
 from demerit.models.loading import DESCRIPTION, name_of, read_description, read_listed
 from demerit.models.protocol import SCORE, LiveFrame, LiveReward, ModelCard, ShownModel
+from demerit.models.signals import SignalScales, add_farthest, are_scales, scale_signals
 from demerit.models.taught.features import (
     SHIPPED_TOWER,
     FeatureNetwork,
@@ -82,6 +83,8 @@ class TaughtConfig:
     """sha256 of the reader's file, which is named by it; empty = there is none"""
     second_tower: str = ""
     """sha256 of the second tower; empty = there is none"""
+    signals: SignalScales = field(default_factory=dict)
+    """the signals that it reads, see `demerit.models.signals`"""
     read_every: int = 1
     """the reader reads every so-many-th of the frames used"""
     large: bool = False
@@ -108,6 +111,7 @@ class TaughtConfig:
             ("threshold", config.threshold is None or 0 <= config.threshold <= 1, "a number from 0 to 1, or null"),
             ("risk", 0 <= config.risk <= 1, "a number from 0 to 1"),
             ("identity", 1 <= config.identity <= IDENTITY, f"1 to {IDENTITY} (another may need a newer demerit)"),
+            ("signals", are_scales(config.signals), "middle and spread of each column, by name"),
             ("taught_on", isinstance(tasks, dict) and all(isinstance(x, str) for x in tasks.values()), "tasks by name"),
         ):
             if not holds:
@@ -116,13 +120,15 @@ class TaughtConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {**vars(self), "cameras": list(self.cameras), "parts": list(self.parts)}
+        facts = {**vars(self), "cameras": list(self.cameras), "parts": list(self.parts)}
+        return {name: value for name, value in facts.items() if name != "signals" or value}
 
     def hash(self, pooled: int) -> str:
         """Hash everything that changes a reward; `pooled` is the width at which the network's features are split."""
         contents = [self.head.encode(), self.network.encode(), repr(self.threshold).encode()]
         contents += [f"large {self.reader}".encode()] if self.large else []
         contents += [f"read every {self.read_every}".encode()] if self.read_every > 1 else []
+        contents += [f"signals {json.dumps(self.signals)}".encode()] if self.signals else []
         if self.identity > 1:
             tasks = self.taught_on.get("tasks", {})
             more = [self.cameras, self.parts, self.stride, self.risk, tasks, pooled, self.identity]
@@ -236,8 +242,10 @@ class TaughtModel(ShownModel):
     def start(self, instruction: str) -> _TaughtRun:
         """Start a live episode. The cost per step is constant.
 
-        A camera that the first frame lacks is missing in the whole episode.
+        A camera that the first frame lacks is missing in the whole episode. A model that reads signals is refused.
         """
+        if self.config.signals:
+            raise BadInput(self.card.name, FRAMES_ALONE, f"one that reads the signals {', '.join(self.config.signals)}")
         cameras = self.config.cameras
         chosen = LiveCameras(lambda names: [name for name in cameras if name in names], cameras)
         return _TaughtRun(self, instruction, chosen)
@@ -271,6 +279,7 @@ class TaughtModel(ShownModel):
         if not length:
             raise BadEpisode(episode.id, "at least one frame", "none")
         at, stride = stride_indices(length, self.config.stride), self.config.stride
+        signals = [add_farthest(scale_signals(episode, self.config.signals))[at]] if self.config.signals else []
         streams = {name: self.start_stream(episode.instruction) for name in cameras}
 
         def read() -> Iterator[tuple[Features, Floats | None]]:
@@ -280,7 +289,11 @@ class TaughtModel(ShownModel):
                     name: stream.embed_and_read(episode.views[name].take_prepared(some, self.prepare))
                     for name, stream in streams.items()
                 }
-                rows = {name: stream_features(stream, pairs[name][0], some, stride) for name, stream in streams.items()}
+                columns = [part[start : start + AT_ONCE] for part in signals]
+                rows = {
+                    name: np.concatenate([stream_features(stream, pairs[name][0], some, stride), *columns], axis=1)
+                    for name, stream in streams.items()
+                }
                 yield join_cameras([rows.get(name) for name in self.config.cameras]), mean_read(pairs.values())
 
         return at, read()
@@ -339,6 +352,8 @@ class TaughtModel(ShownModel):
             f"Taught on {episodes} episodes of {dataset} ({labels}); "
             f"good for those tasks, cameras and robots and no others. {config.promise}"
         )
+        if config.signals:
+            about += f" Needs the signals {', '.join(config.signals)} at every frame, and does not score live."
         return ModelCard(
             name=name,
             revision=short_hash(config.head.encode(), config.network.encode())[:12],
@@ -351,6 +366,7 @@ class TaughtModel(ShownModel):
             reads_instruction=bool({"hidden", "outputs"} & set(config.parts)) or bool(self.head.tasks),
             weights_hash=config.hash(self.network.pooled_width),
             about=about,
+            reads_signals=bool(config.signals),
         )
 
 

@@ -1,6 +1,6 @@
 """Simulated bad behaviour: tasks of two robots, scripted experts that go wrong on purpose, and measured labels.
 
-tasks        fifty tasks of Meta-World, four of Fetch: instructions, distances, what the experts need
+tasks        fifty tasks of Meta-World, five of Fetch: instructions, distances, what the experts need
 arena        physics and rendering of a task
 fetch        the same for the Fetch robot, and its experts
 behaviours   the expert and its faulty variants

@@ -86,7 +86,8 @@ class StepFacts:
     object_force: float
     """largest contact force between the arm and a movable object"""
     scene_force: float
-    """largest contact force between the arm and a fixed object (table, wall, housing)"""
+    """largest contact force between the arm and a fixed object (table, wall, housing); in gentle tasks, also between
+    what it holds and a fixed object"""
     spare: Floats | None
     """position of the second object, None if the task has none"""
     spare_touched: bool
@@ -175,6 +176,9 @@ class Arena:
         pairs = np.sort(self.groups[contacts], axis=1) if len(contacts) else np.zeros((0, 2), dtype=np.int64)
         arm = pairs[:, 0] <= RIGHT
         on_object, on_scene = arm & (pairs[:, 1] == OBJECT), arm & (pairs[:, 1] == SCENE)
+        is_held = {LEFT, RIGHT} <= set(pairs[on_object, 0].tolist())
+        if self.task.gentle and is_held:
+            on_scene |= (pairs == (OBJECT, SCENE)).all(axis=1)
         return StepFacts(
             observation=observation,
             hand=observation[:3].copy(),
@@ -182,7 +186,7 @@ class Arena:
             target=self.target(),
             openness=float(observation[3]),
             distance=self.task.distance(self, observation),
-            held=bool({LEFT, RIGHT} <= set(pairs[on_object, 0].tolist())),
+            held=is_held,
             touched=bool(on_object.any()),
             object_force=self._force(on_object),
             scene_force=self._force(on_scene),
@@ -237,9 +241,10 @@ def silence_warnings() -> Iterator[None]:
         yield
 
 
-def model_with_spare(path: str, mujoco: Any) -> Any:
-    """Add a small free box as the last body, which keeps all other indices."""
+def model_with_spare(path: str, mujoco: Any, change: Callable[[Any], None] = lambda spec: None) -> Any:
+    """Add a small free box as the last body, which keeps all other indices; `change` changes the scene before."""
     spec = mujoco.MjSpec.from_file(path)
+    change(spec)
     body = spec.worldbody.add_body(name=SPARE_OBJECT, pos=[0.3, 0.6, 0.05])
     body.explicitinertial = True
     body.mass, body.ipos, body.inertia = 0.1, [0, 0, 0], [4e-5, 4e-5, 4e-5]

@@ -34,6 +34,8 @@ BEHAVIOURS = Registry(
         "overshoot": "negatives.sim.behaviours:Overshoot",
         "undo": "negatives.sim.behaviours:Undo",
         "idle": "negatives.sim.behaviours:Idle",
+        "press-hard": "negatives.sim.behaviours:PressHard",
+        "jam": "negatives.sim.behaviours:Jam",
     },
 )
 
@@ -191,7 +193,7 @@ AT_HAND = 0.075
 """a hand this close (m) to the believed position of the object can grasp it"""
 READ_THE_GOAL = frozenset(
     "pick-place push push-wall pick-place-wall push-back coffee-push hand-insert pick-out-of-hole reach reach-wall "
-    "peg-insert-side fetch-pick fetch-push fetch-reach fetch-slide".split()
+    "peg-insert-side fetch-insert fetch-pick fetch-push fetch-reach fetch-slide".split()
 )
 """tasks whose expert reads the goal from the observation"""
 
@@ -324,6 +326,11 @@ class Overshoot(Expert):
         self.before: Floats | None = None
         self.past = False
 
+    @classmethod
+    def why_not(cls, task: Task) -> str:
+        """There must be a way past the goal."""
+        return "the hole has a bottom" if task.gentle else ""
+
     def act(self, now: Moment) -> Floats:
         """Follow the expert, then its last direction."""
         hand = now.facts.hand
@@ -338,6 +345,51 @@ class Overshoot(Expert):
         self.over = self.left <= 0
         direction = self.velocity / (np.linalg.norm(self.velocity) + 1e-9)
         return np.array([*np.clip(direction * 1.2, -1, 1), action[3]])
+
+
+class PressHard(Expert):
+    """Do the task, press down, and stop pressing."""
+
+    ends_on_success = False
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self.presses = int(self.rng.integers(10, 20))
+        self.speed = float(self.rng.uniform(0.3, 0.5))
+        self.done_for = 0
+
+    @classmethod
+    def why_not(cls, task: Task) -> str:
+        """Force must matter."""
+        return "" if task.gentle else "no force spoils the task"
+
+    def act(self, now: Moment) -> Floats:
+        """Press from the moment of success on, then take it back."""
+        if self.done_for == 0 and not now.success:
+            return super().act(now)
+        self.waits = True
+        self.done_for += 1
+        self.over = self.done_for >= 2 * self.presses
+        return np.array([0, 0, self.speed if self.done_for > self.presses else -self.speed, 1.0])
+
+
+class Jam(Expert):
+    """Force the object down on the rim of its hole."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        angle = self.rng.uniform(0, 2 * np.pi)
+        away = self.rng.uniform(0.012, 0.03) * np.array([np.cos(angle), np.sin(angle), 0.0])
+        self.goal = stage.first.observation[-3:] + away
+
+    @classmethod
+    def why_not(cls, task: Task) -> str:
+        """Force must matter."""
+        return PressHard.why_not(task)
+
+    def act(self, now: Moment) -> Floats:
+        """Act as if the hole were there."""
+        return self.expert(_observe(now.facts.observation, goal=self.goal))
 
 
 class Idle(Expert):

@@ -27,6 +27,7 @@ from demerit.negatives.sim.arena import (
 from demerit.negatives.sim.tasks import Task
 
 CLASSES = {
+    "fetch-insert": "pick_and_place:MujocoFetchPickAndPlaceEnv",
     "fetch-pick": "pick_and_place:MujocoFetchPickAndPlaceEnv",
     "fetch-push": "push:MujocoFetchPushEnv",
     "fetch-reach": "reach:MujocoFetchReachEnv",
@@ -75,11 +76,12 @@ class FetchArena(Arena):
         self.env._render_callback()  # moves the goal's mark
         observation = self._observe()
         self.home, self.start, self.speed = observation[:3], observation[4:7], 0.0
+        self.is_spoiled = False
         return self._facts(observation)
 
     def expert(self) -> Callable[[Floats], Floats]:
         """Return a new scripted expert: observation -> action (x, y, z, gripper; -1 to 1)."""
-        act = {"fetch-pick": pick, "fetch-push": push, "fetch-reach": reach}.get(self.task.name) or make_striker()
+        act = EXPERTS.get(self.task.name) or make_striker()
         return lambda observation: np.clip(act(observation), -1, 1)
 
     def step(self, action: Floats) -> StepFacts:
@@ -90,11 +92,15 @@ class FetchArena(Arena):
         before = self.data.site(self.thing).xpos.copy()
         self._advance()
         self.speed = float(np.linalg.norm(self.data.site(self.thing).xpos - before)) * STEPS_PER_SECOND
-        return self._facts(self._observe())
+        facts = self._facts(self._observe())
+        if self.task.gentle:
+            self.is_spoiled |= self.task.is_forced(facts)
+        return facts
 
     def succeeded(self, facts: StepFacts) -> bool:
-        """Whether the task is done at this moment; a puck that slides over the goal has not done it."""
-        return facts.distance < self.task.within and (self.task.name != "fetch-slide" or self.speed < AT_REST)
+        """Whether the task is done at this moment; not by a puck that slides over the goal, nor by force."""
+        is_steady = self.task.name != "fetch-slide" or self.speed < AT_REST
+        return facts.distance < self.task.within and is_steady and not self.is_spoiled
 
     def lead(self) -> Floats:
         """How far the mocap point that pulls the hand is ahead of it."""
@@ -126,16 +132,20 @@ class FetchArena(Arena):
     def _make_environment(self) -> Any:
         module, name = CLASSES[self.task.name].split(":")
         plain: Any = getattr(import_module(f"gymnasium_robotics.envs.fetch.{module}"), name)
-        mujoco = self.mujoco
+        mujoco, is_insert = self.mujoco, self.task.name == "fetch-insert"
 
         def with_spare(env: Any) -> None:
-            env.model = model_with_spare(env.fullpath, mujoco)
+            if is_insert:
+                env.initial_qpos["object0:joint"][2] = TABLE + PEG[2]
+            env.model = model_with_spare(env.fullpath, mujoco, add_hole if is_insert else lambda spec: None)
             env.data = mujoco.MjData(env.model)
             env._model_names = env._utils.MujocoModelNames(env.model)
             env._env_setup(initial_qpos=env.initial_qpos)
             env.initial_time, env.initial_qpos, env.initial_qvel = 0.0, env.data.qpos.copy(), env.data.qvel.copy()
 
-        env = type(name, (plain,), {"_initialize_simulation": with_spare} if self.task.spare else {})()
+        changed: dict[str, Any] = {"_initialize_simulation": with_spare} if self.task.spare else {}
+        changed |= {"_sample_goal": place_hole} if is_insert else {}
+        env = type(name, (plain,), changed)()
         self.origin = ORIGIN - [BACK if self.task.name == "fetch-slide" else 0.0, 0, 0]
         model = env.model
         model.opt.timestep = 1 / STEPS_PER_SECOND / SUBSTEPS
@@ -191,7 +201,47 @@ class FetchArena(Arena):
         return observation
 
 
+TABLE = 0.4
+"""height (m) of the table top in Fetch's world"""
+PEG = (0.022, 0.022, 0.05)
+"""half the size (m) of the peg"""
+GRASP = 0.025
+"""height (m) above the peg's middle at which it is grasped"""
+BLOCK, DEEP, ROOM = 0.05, 0.045, 0.006
+"""half the width (m) of the block, its height, which is the depth of the hole, and the room on each side of the peg"""
+HOLE_AWAY = 0.13
+"""least distance (m) of the hole from the peg at the start"""
+
+
+def add_hole(spec: Any) -> None:
+    """Make the block of the pick environment a peg that stands, and add a block with a hole, open at the bottom."""
+    peg, site = spec.geom("object0"), spec.site("object0")
+    peg.size, peg.mass, peg.condim, peg.friction = list(PEG), 0.3, 4, [1.0, 0.05, 0.01]
+    site.pos, site.size = [0, 0, GRASP], [0.005] * 3
+    spec.site("target0").rgba = [0, 0, 0, 0]
+    block = spec.worldbody.add_body(name="block", pos=[1.3, 0.75, TABLE])
+    hole = PEG[0] + ROOM
+    middle, half = (BLOCK + hole) / 2, (BLOCK - hole) / 2
+    for side in (-1, 1):
+        for place, size in (([side * middle, 0], [half, BLOCK]), ([0, side * middle], [hole, half])):
+            block.add_geom(
+                type=peg.type, pos=[*place, DEEP / 2], size=[*size, DEEP / 2], rgba=[0.45, 0.62, 0.75, 1], condim=4
+            )
+
+
+def place_hole(env: Any) -> Floats:
+    """Draw where the block stands; return where the peg's grasp point is when it is in the hole."""
+    peg = env.data.joint("object0:joint").qpos[:2]
+    spot = peg
+    while np.linalg.norm(spot - peg) < HOLE_AWAY:
+        spot = env.initial_gripper_xpos[:2] + env.np_random.uniform(-env.target_range, env.target_range, size=2)
+    env.model.body("block").pos[:2] = spot
+    env._mujoco.mj_forward(env.model, env.data)
+    return np.array([*spot, TABLE + PEG[2] + GRASP])
+
+
 VIEWS = {
+    "fetch-insert": (0.0, -0.02, 0.8),
     "fetch-pick": (0.08, -0.02, 1.05),
     "fetch-push": (0.0, -0.02, 0.9),
     "fetch-reach": (0.08, -0.02, 1.0),
@@ -228,6 +278,23 @@ def pick(seen: Floats) -> Floats:
     return np.array([*GAIN * way, 1.0])
 
 
+def insert(seen: Floats) -> Floats:
+    """Grasp the peg, carry it above the hole, and lower it slowly once it is aligned."""
+    hand, openness, thing, goal = seen[:3], seen[3], seen[4:7], seen[-3:]
+    if np.linalg.norm((hand - thing)[:2]) > 0.02:  # noqa: PLR2004
+        return _hover(hand, thing, -1.0)
+    if hand[2] - thing[2] > (0.012 if openness > 0.5 else 0.03):  # noqa: PLR2004
+        return np.array([*GAIN * (thing - hand), -1.0])
+    if openness > 0.5:  # noqa: PLR2004
+        return np.array([0, 0, 0, 1.0])
+    way = goal - thing
+    is_above = np.linalg.norm(way[:2]) < (0.003 if way[2] < -DEEP else 0.008)
+    if not is_above:
+        way[2] = goal[2] + DEEP + 0.02 - thing[2]
+        way[:2] *= way[2] < 0.03  # noqa: PLR2004  # rise first
+    return np.array([*GAIN * way[:2], max(GAIN * way[2], -0.25), 1.0])
+
+
 def push(seen: Floats) -> Floats:
     """Go behind the object and push it to the goal."""
     hand, thing, goal = seen[:3], seen[4:7], seen[-3:]
@@ -239,6 +306,8 @@ def push(seen: Floats) -> Floats:
     speed = np.clip(4 * distance, 0.1, 0.6)
     return np.array([*(speed * along + _stay_on(hand, place, along)), 1.0])
 
+
+EXPERTS = {"fetch-insert": insert, "fetch-pick": pick, "fetch-push": push, "fetch-reach": reach}
 
 SLOWING, CREEP = 0.85, 0.04
 """m/s^2 by which the puck slows down on the table, and metres that it creeps on at the end"""

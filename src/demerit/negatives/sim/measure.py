@@ -125,7 +125,7 @@ LONG_GRIP = 20
 def find_events(measured: Measured) -> tuple[Event, ...]:
     """Find all failure events of an episode, sorted by first frame."""
     events = [event for rule in RULES for event in rule(measured)]
-    explained = {event.kind for event in events} & ENDS_BADLY
+    explained = {event.kind for event in events} & (ENDS_BADLY | (FORCED if measured.task.gentle else set()))
     if not measured.at_end and not explained:
         best = int(np.argmax(measured.progress))
         events.append(Event("incomplete", best, len(measured) - 1, f"stops at progress {measured.progress[-1]:.2f}"))
@@ -136,8 +136,13 @@ ENDS_BADLY = frozenset({"dropped", "missed grasp", "not released", "undone", "wr
 """kinds that explain why the task is not done"""
 
 
+FORCED = frozenset({"excessive force", "collision"})
+"""kinds that explain it in a gentle task"""
+
+
 def _undo(measured: Measured) -> Iterator[Event]:
-    if measured.ever and not measured.at_end:
+    is_spoiled = measured.task.gentle and measured.steps[-1].distance < measured.task.within
+    if measured.ever and not measured.at_end and not is_spoiled:
         lost = int(np.flatnonzero(measured.success)[-1]) + 1
         yield Event("undone", lost, len(measured) - 1, "the task was done before")
 

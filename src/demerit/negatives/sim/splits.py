@@ -17,7 +17,8 @@ from demerit.errors import UnknownName
 from demerit.negatives.sim.arena import Setting
 from demerit.negatives.sim.behaviours import BEHAVIOURS
 from demerit.negatives.sim.rollout import EpisodeSpec
-from demerit.negatives.sim.tasks import FETCH, SAWYER, Task, tasks
+from demerit.negatives.sim.tasks import FETCH, Task, tasks
+from demerit.negatives.sim.tasks import task as find_task
 
 BENCHMARK, FETCH_BENCHMARK = "metaworld-bad@1", "fetch-bad@1"
 Split = Literal["train", "validation", "test"]
@@ -50,18 +51,21 @@ PARTS: dict[Split, SplitSeeds] = {
     "validation": (10_000, 2, 3, "varied"),
     "test": (20_000, 15, 4, "held-out"),
 }
+FETCH_TASKS = ("fetch-pick", "fetch-push", "fetch-reach", "fetch-slide")
+"""those of `fetch-bad@1`; further tasks must not change it"""
 FETCH_PARTS: dict[Split, SplitSeeds] = {"test": (30_000, 45, 1, "varied")}
 
 
 def plan(split: str, size: int = 128, benchmark: str = BENCHMARK) -> list[EpisodeSpec]:
     """List the episodes of a split: per seed, the expert and some other behaviours in the same scene."""
-    robot, parts = (FETCH, FETCH_PARTS) if benchmark == FETCH_BENCHMARK else (SAWYER, PARTS)
+    is_fetch = benchmark == FETCH_BENCHMARK
+    chosen, parts = (FETCH_TASKS, FETCH_PARTS) if is_fetch else (tuple(tasks()), PARTS)
     if split not in parts:
         raise UnknownName(f"split of {benchmark}", split, parts)
     first_seed, seeds, others, setting = parts[split]
     specs = []
-    for task in tasks(robot).values():
-        if robot == SAWYER and (task.name in HELD_OUT_TASKS) != (split == "test"):
+    for task in map(find_task, chosen):
+        if not is_fetch and (task.name in HELD_OUT_TASKS) != (split == "test"):
             continue
         behaviours = _others(task, with_held_out=split == "test")
         for number in range(seeds):

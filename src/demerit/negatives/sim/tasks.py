@@ -1,4 +1,4 @@
-"""The tasks, fifty of Meta-World and four of Fetch: instructions, remaining distance, facts about the experts."""
+"""The tasks, fifty of Meta-World and five of Fetch: instructions, remaining distance, facts about the experts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from demerit.data.arrays import Floats
 from demerit.errors import UnknownName
 
 if TYPE_CHECKING:
-    from demerit.negatives.sim.arena import Arena
+    from demerit.negatives.sim.arena import Arena, StepFacts
 
 Corner: TypeAlias = tuple[float, float, float]
 
@@ -62,6 +62,8 @@ class Task:
     """corners of the inside of a bin, hole or net, relative to the target"""
     spare_area: tuple[Corner, Corner] = TABLE_AREA
     robot: str = SAWYER
+    gentle: bool = False
+    """whether a force above the largest of the experts spoils the task for good"""
 
     @property
     def long_pause(self) -> int:
@@ -74,6 +76,10 @@ class Task:
         if self.inside is not None and _is_inside(observation[4:7] - target, self.inside):
             return 0.0
         return float(MEASURES[self.measure](arena, observation, target))
+
+    def is_forced(self, facts: StepFacts) -> bool:
+        """Whether a force is larger than any of the experts."""
+        return facts.object_force > self.object_force or facts.scene_force > self.scene_force
 
     def is_done_at(self, distance: float) -> bool:
         """Whether the task is done where the environment's own test may fail.

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Floats
 from demerit.data.decode import load_ahead
 from demerit.data.episode import Episode, normalize_instruction
 from demerit.data.files import read_npz, write_atomic
@@ -22,8 +23,10 @@ from demerit.data.frames import Images, Prepare, short_hash, spread
 from demerit.data.reward import Reward
 from demerit.errors import BadEpisode, DemeritError, MissingExtra
 from demerit.models.baselines import Change, Motion
+from demerit.models.signals import SignalScales, add_farthest, scale_signals
 from demerit.models.taught.features import (
     LAYERS,
+    SIGNALS,
     FeatureLayout,
     FeatureNetwork,
     Features,
@@ -95,6 +98,8 @@ class FeatureSpec:
     config: TeachConfig
     keep: int = 0
     """images kept per episode and camera, to train a reader; 0 = there is none"""
+    signals: SignalScales = field(default_factory=dict)
+    """the signals that it reads"""
 
     @property
     def prepare(self) -> Prepare:
@@ -112,25 +117,41 @@ class FeatureSpec:
         hidden, pooled = 0, self.network.pooled_width
         if {"hidden", "outputs"} & set(self.parts):
             hidden = int(np.asarray(self.network.follow(np.asarray(tower[:1], np.float32), "").hidden).shape[-1])
-        return FeatureLayout(self.cameras, self.parts, part_widths(self.parts, pooled, tower.shape[1] - pooled, hidden))
+        widths = part_widths(self.parts, pooled, tower.shape[1] - pooled, hidden)
+        if not self.signals:
+            return FeatureLayout(self.cameras, self.parts, widths)
+        signals = 2 * sum(map(len, self.signals.values()))
+        return FeatureLayout(self.cameras, (*self.parts, SIGNALS), (*widths, signals))
 
     def features(self, embedded: EmbeddedEpisode, instruction: str | None = None) -> Features:
         """Return an episode's features (frames used, columns), optionally under another instruction."""
         text = embedded.episode.instruction if instruction is None else instruction
-        return self._stream(embedded, np.arange(len(embedded.at)), text, embedded.length, self.stride)
+        signals = [add_farthest(now)[embedded.at] for now in self._scaled(embedded)]
+        return self._stream(embedded, np.arange(len(embedded.at)), text, embedded.length, self.stride, signals)
 
     def reorder_features(self, embedded: EmbeddedEpisode, order: npt.NDArray[np.integer]) -> Features:
-        """Return the features of the same frames in another order; only the recurrent part is computed again."""
-        return self._stream(embedded, order, embedded.episode.instruction, len(order), 1)
+        """Return the features of the same frames in another order; only what depends on it is computed again."""
+        signals = [add_farthest(now[embedded.at][order]) for now in self._scaled(embedded)]
+        return self._stream(embedded, order, embedded.episode.instruction, len(order), 1, signals)
+
+    def _scaled(self, embedded: EmbeddedEpisode) -> list[Floats]:
+        return [scale_signals(embedded.episode, self.signals)] if self.signals else []
 
     def _stream(
-        self, embedded: EmbeddedEpisode, order: npt.NDArray[np.integer], instruction: str, length: int, stride: int
+        self,
+        embedded: EmbeddedEpisode,
+        order: npt.NDArray[np.integer],
+        instruction: str,
+        length: int,
+        stride: int,
+        signals: Sequence[Floats],
     ) -> Features:
         blocks = {}
         for camera, whole in embedded.tower.items():
             tower = np.asarray(whole, dtype=np.float32)[order]
             stream = FeatureStream(self.network, instruction, self.parts)
-            blocks[camera] = stream_features(stream, tower, stride_indices(length, stride), stride)
+            seen = stream_features(stream, tower, stride_indices(length, stride), stride)
+            blocks[camera] = np.concatenate([seen, *signals], axis=1)
         return join_cameras([blocks.get(camera) for camera in self.cameras])
 
     def present(self, episode: Episode) -> list[str]:
@@ -283,6 +304,8 @@ def _look_up(episode: Episode, spec: FeatureSpec, cache: Path) -> EmbeddedEpisod
     if not spec.present(episode):
         return episode.id, f"it has no camera {' or '.join(map(repr, spec.cameras))}"
     try:
+        if spec.signals:
+            scale_signals(episode, spec.signals)  # raises where one is not as in the other episodes
         return _read_features(_cache_file(cache, episode, spec), episode, spec)
     except DemeritError as error:
         return episode.id, str(error)

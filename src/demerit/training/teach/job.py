@@ -31,6 +31,7 @@ from demerit.data.splits import LabelSelection, SeenEpisodes
 from demerit.errors import BadInput, DemeritError, StoppedByUser, StoreError
 from demerit.models.familiarity import Familiarity
 from demerit.models.loading import DESCRIPTION, FORMAT, check_out, name_of, read_description
+from demerit.models.signals import fit_scales
 from demerit.models.taught.features import (
     LOOKS,
     NO_TOWER,
@@ -119,6 +120,7 @@ def teach(
     *,
     risk: float | None = None,
     cameras: Sequence[str] = (),
+    signals: Sequence[str] = (),
     limit: int | None = None,
     seed: int = 0,
     config: TeachConfig | None = None,
@@ -138,6 +140,7 @@ def teach(
         risk: the share of failures that may be called a success; None = 5%, or with fewer than 19 failures the smallest
             that they can guarantee (at most 25%).
         cameras: cameras to use; empty = all that more than half of the taught episodes have.
+        signals: signals to read beside the images; episodes without them are not taught, and not scored by the model.
         limit: use only the first N episodes.
         seed: seed for folds and negatives; ignored when `config` is given.
         config: everything that can be tuned.
@@ -159,7 +162,7 @@ def teach(
     tower = tower or (SHIPPED_TOWER if network is None else NO_TOWER)
     loaded = load_network(network, open_tower(tower))
     data = gather_data(opened, limit, LabelSelection(tuple(sources), use_test_split))
-    spec = _feature_spec(data, loaded, tuple(cameras), config or TeachConfig(seed=seed))
+    spec = _feature_spec(data, loaded, tuple(cameras), config or TeachConfig(seed=seed), signals)
     folder = None if out is None else Path(out)
     with _open_cache(folder, data.address, cache) as features:
         processes = os.cpu_count() or 1 if workers is None else workers
@@ -167,7 +170,7 @@ def teach(
 
 
 def _feature_spec(
-    data: TeachData, network: FeatureNetwork, cameras: tuple[str, ...], config: TeachConfig
+    data: TeachData, network: FeatureNetwork, cameras: tuple[str, ...], config: TeachConfig, signals: Sequence[str]
 ) -> FeatureSpec:
     cameras = cameras or common_cameras(data.taught)
     if not cameras:
@@ -179,7 +182,8 @@ def _feature_spec(
         raise BadInput("cameras", f"some of {', '.join(sorted(choices))}", ", ".join(unknown))
     lengths = [max(_length(episode, name) for name in cameras) for episode in data.taught]
     keep = images_to_keep(network, config, len(data.taught) * len(cameras))
-    return FeatureSpec(network, cameras, choose_stride(lengths, len(cameras)), config, keep)
+    stride, scales = choose_stride(lengths, len(cameras)), fit_scales(data.taught, signals) if signals else {}
+    return FeatureSpec(network, cameras, stride, config, keep, scales)
 
 
 def _length(episode: Episode, camera: str) -> int:
@@ -225,6 +229,8 @@ class _TeachJob:
         finished_before = _is_finished(self.out)
         training_set, skipped = build_training_set(self.data, self.spec, self._embed_taught())
         self.notes += [*self._describe_cameras(), *skipped]
+        if self.spec.signals:
+            self.notes.append(f"It reads signals ({', '.join(self.spec.signals)}): it scores no episode without them.")
         if training_set.stops:
             self.notes.append(STOPPED)
         head = _fit_head(training_set)
@@ -350,6 +356,7 @@ class _TeachJob:
             network=spec.network.hash,
             cameras=spec.cameras,
             parts=spec.parts,
+            signals=spec.signals,
             stride=spec.stride,
             threshold=calibration.threshold,
             risk=calibration.risk,

@@ -204,7 +204,10 @@ def build_training_set(
     towers = [[np.nan_to_num(embedded.tower[name]) for name in shared] for embedded in kept]
     copies, looks = list(range(len(kept))), [0] * len(kept)
     if shared:
-        copies = find_copies(take_snapshots(towers), [tasks[embedded.instruction] for embedded in kept])
+        # with signals, a success and a failure that look the same are no copies: the signals tell them apart
+        verdicts = [f" {label.verdict}" if spec.signals else "" for label in labels]
+        names = [tasks[embedded.instruction] + verdict for embedded, verdict in zip(kept, verdicts, strict=True)]
+        copies = find_copies(take_snapshots(towers), names)
     groups = group_episodes(kept, copies)
     if shared and len(set(tasks.values())) == 1:
         firsts = [np.concatenate([tower[0, : spec.network.pooled_width] for tower in cameras]) for cameras in towers]
