@@ -24,9 +24,9 @@ Retrieval: episodes of four tasks, successes and failures, are joined to recordi
 A seed draws the lesson, the data, the examples, the policy's first weights and the scenes of the trials, which are the
 same for everything that is compared. Success is the state after the last step.
 
-Fixed before the runs: two tasks, five seeds, both shares, every way of `CLONED`, `LEARNED` and `TUNINGS`. If time runs
-out, the order of `list_runs` says what is missing. Differences are paired, with 95% intervals; the ten runs of a way
-(task and seed) are resampled. Per share of failures,
+Fixed before the runs: two tasks, five seeds, both shares, every way of `CLONED`, `LEARNED`, `TUNINGS` and `SWEPT`, in
+this order, one task after the other: what is missing if time runs out is last in it. Differences are paired, with 95%
+intervals; the runs of a way (task and seed) are resampled. Per share of failures,
 
 - a reward has bought success if the mean over tasks and seeds is at least 10 points above plain and the lower end of
   the interval is above 0. The same for tuning, against the policy that is not tuned;
@@ -85,8 +85,8 @@ Way = tuple[str, str, float]
 """use, reward (or what a policy is tuned on), gamma (0 = none)"""
 CLONED: list[Way] = [(PLAIN, "", 0), *((use, x, 0) for use in (FILTERED, WEIGHTED) for x in (TAUGHT, TRUE, RANDOM))]
 LEARNED: list[Way] = [(RELABELLED, reward, USUAL) for reward in (TAUGHT, TRUE, CLOCK)]
-LEARNED += [(RELABELLED, reward, gamma) for gamma in (0.9, 0.99) for reward in (TAUGHT, TRUE)]
-LEARNED += [(RELABELLED, RANDOM, USUAL)]
+SWEPT: list[Way] = [(RELABELLED, reward, gamma) for gamma in (0.9, 0.99) for reward in (TAUGHT, TRUE)]
+SWEPT += [(RELABELLED, RANDOM, USUAL)]
 TUNINGS: list[Way] = [(TUNED, on, 0) for on in (NOT_TUNED, RANDOM, ONE, FIVE, SHOWN, WHOLE)]
 KEPT = ("failures kept", "successes kept")
 WORTH = 0.10
@@ -105,7 +105,7 @@ class Plan:
     """are in the recordings, too"""
     behaviours: tuple[str, ...] = ()  # empty = all
     lesson_scenes: int = 8
-    scenes: int = 20
+    scenes: int = 12
     play_scenes: int = 8
     """the first of the scenes, whose episodes are joined to recordings"""
     lesson: int = 30
@@ -113,10 +113,10 @@ class Plan:
     failures: tuple[float, ...] = (0.3, 0.7)
     seeds: int = 5
     cloning_steps: int = 2000
-    iql_steps: int = 1500
+    iql_steps: int = 1000
     segments: int = 30
     tuning_steps: int = 500
-    trials: int = 30
+    trials: int = 25
 
 
 SMALL = Plan(("window-close",), (), ("expert", "random"), 2, 2, 2, 2, 3, (0.3,), 1, 20, 5, 2, 5, 2)
@@ -140,12 +140,10 @@ class OfflineRun:
         return self.use, self.reward, self.gamma
 
 
-def list_runs(plan: Plan) -> list[OfflineRun]:
-    """List all runs in the order in which they are made: what is cheap, then IQL of one task after the other."""
-    cases = [*product(plan.failures, CLONED), *product([0.0], TUNINGS)]
-    listed = [(task, *case) for case in cases for task in plan.tasks]
-    listed += [(task, share, way) for task in plan.tasks for way in LEARNED for share in plan.failures]
-    return [OfflineRun(task, share, seed, *way) for task, share, way in listed for seed in range(plan.seeds)]
+def list_runs(plan: Plan, task: str, ways: list[Way]) -> list[OfflineRun]:
+    """List the runs of a task."""
+    shares = [0.0] if ways is TUNINGS else plan.failures
+    return [OfflineRun(task, share, seed, *way) for way in ways for share in shares for seed in range(plan.seeds)]
 
 
 def is_done(episode: Episode) -> bool:
@@ -161,10 +159,9 @@ class OfflineData:
         self.out, self.plan, self.task = out, plan, task
         self.words = find_task(task).instructions[0]
         self.lessons, self.pool = list[Episode](), list[Episode]()
-        for one in demerit.open_dataset(str(out / "episodes")):
-            if one.origin.tags["task"] == task:
-                is_lesson = scene_of(one) < FIRST_SCENE + plan.lesson_scenes
-                (self.lessons if is_lesson else self.pool).append(replace(one, instruction=self.words))
+        for one in read_episodes(out, task):
+            is_lesson = scene_of(one) < FIRST_SCENE + plan.lesson_scenes
+            (self.lessons if is_lesson else self.pool).append(replace(one, instruction=self.words))
 
     def draw(self, seed: int, failures: float) -> list[Episode]:
         """Draw the data of a policy."""
@@ -267,33 +264,18 @@ class PlayData:
 load_play = cache(PlayData)
 
 
-def record_play(out: Path, plan: Plan) -> None:
-    """Join episodes of all tasks, in random order, to recordings with what a policy needs."""
-    if (out / "shown.json").exists():
-        return
-    first = FIRST_SCENE + plan.lesson_scenes
-    scenes = range(first, first + plan.play_scenes)
-    some = [one for one in demerit.open_dataset(str(out / "episodes")) if scene_of(one) in scenes]
-    mixed = choose(some, len(some), np.random.default_rng(0))
-    joined, truth = join_recordings(mixed, make_folder(out / "joined"))
-    whole = []
-    for one, start in zip(joined, range(0, len(mixed), JOINED), strict=True):
-        parts = mixed[start : start + JOINED]
-        states, actions = stack([(read_states(part)[:, :-1], part.signals["action"]) for part in parts])
-        whole.append(replace(one, signals={"policy": states.astype(np.float32), "action": actions}))
-    import_dataset(Dataset.from_episodes(whole, "play"), out / "recordings", licence="MIT")
-    shown = {id: [asdict(one) for one in known] for id, known in truth.items()}
-    write_atomic(out / "shown.json", json.dumps(shown).encode())
+def scene_of(episode: Episode) -> int:
+    return int(episode.origin.tags["seed"])
+
+
+def read_episodes(out: Path, task: str) -> list[Episode]:
+    return sorted(demerit.open_dataset(str(out / "episodes" / task)), key=lambda one: one.id)
 
 
 def stack(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
     """Join the states and the actions of parts."""
     states, actions = zip(*parts, strict=True)
     return np.concatenate(states), np.concatenate(actions)
-
-
-def scene_of(episode: Episode) -> int:
-    return int(episode.origin.tags["seed"])
 
 
 def end_of(reward: demerit.Reward) -> float:
@@ -437,35 +419,57 @@ def add_line(path: Path, facts: dict[str, Any]) -> None:
     write_atomic(path, "".join(f"{json.dumps(line)}\n" for line in [*read_lines(path), facts]).encode())
 
 
-def prepare(out: Path, plan: Plan, jobs: int) -> None:
-    """Simulate the episodes and teach the models; what is there is kept."""
+def simulate_task(out: Path, plan: Plan, task: str, scenes: range, jobs: int) -> None:
+    """Simulate the episodes of a task; what is there is kept."""
     from demerit.negatives.sim.behaviours import BEHAVIOURS
     from demerit.negatives.sim.job import simulate
     from demerit.negatives.sim.rollout import EpisodeSpec
 
-    known = [(one["task"], one["seed"]) for one in read_lines(out / "models.jsonl")]
     behaviours = plan.behaviours or [name for name in BEHAVIOURS.names() if name != "idle"]
-    first = FIRST_SCENE + plan.lesson_scenes
-    listed = [*product(plan.tasks, range(FIRST_SCENE, first + plan.scenes), behaviours)]
-    listed += product(plan.others, range(first, first + plan.play_scenes), behaviours)
-    simulate(out / "episodes", [EpisodeSpec(task, name, scene, "plain") for task, scene, name in listed], jobs)
-    for task in plan.tasks:
-        data = load_data(out, plan, task)
-        print(f"{task}: {len(data.pool)} episodes, {sum(map(is_done, data.pool))} successes", flush=True)
-        for seed in range(plan.seeds):
-            if (task, seed) not in known:
-                add_line(out / "models.jsonl", data.teach(seed, jobs))
-                print(f"taught {task}, seed {seed}", flush=True)
-    record_play(out, plan)
+    specs = [EpisodeSpec(task, name, scene, "plain") for scene, name in product(scenes, behaviours)]
+    simulate(out / "episodes" / task, specs, jobs)
+
+
+def prepare_task(out: Path, plan: Plan, task: str, jobs: int) -> None:
+    """Simulate the episodes of a task and teach the models."""
+    scenes = range(FIRST_SCENE, FIRST_SCENE + plan.lesson_scenes + plan.scenes)
+    simulate_task(out, plan, task, scenes, jobs)
+    known = [(one["task"], one["seed"]) for one in read_lines(out / "models.jsonl")]
+    data = load_data(out, plan, task)
+    print(f"{task}: {len(data.pool)} episodes, {sum(map(is_done, data.pool))} successes", flush=True)
+    for seed in range(plan.seeds):
+        if (task, seed) not in known:
+            add_line(out / "models.jsonl", data.teach(seed, jobs))
+            print(f"taught {task}, seed {seed}", flush=True)
+
+
+def prepare_play(out: Path, plan: Plan, task: str, jobs: int) -> None:
+    """Join episodes of all tasks, in random order, to recordings with what a policy needs; index them."""
+    if not (out / "shown.json").exists():
+        first = FIRST_SCENE + plan.lesson_scenes
+        scenes, some = range(first, first + plan.play_scenes), list[Episode]()
+        for name in (*plan.tasks, *plan.others):
+            simulate_task(out, plan, name, scenes, jobs)
+            some += [one for one in read_episodes(out, name) if scene_of(one) in scenes]
+        mixed = choose(some, len(some), np.random.default_rng(0))
+        joined, truth = join_recordings(mixed, make_folder(out / "joined"))
+        whole = []
+        for one, start in zip(joined, range(0, len(mixed), JOINED), strict=True):
+            parts = mixed[start : start + JOINED]
+            states, actions = stack([(read_states(part)[:, :-1], part.signals["action"]) for part in parts])
+            whole.append(replace(one, signals={"policy": states.astype(np.float32), "action": actions}))
+        import_dataset(Dataset.from_episodes(whole, "play"), out / "recordings", licence="MIT")
+        shown = {id: [asdict(one) for one in known] for id, known in truth.items()}
+        write_atomic(out / "shown.json", json.dumps(shown).encode())
     play = load_play(out, plan)
     print(f"{len(play.recordings)} recordings, {len(play.windows)} windows", flush=True)
-    for task, seed in product(plan.tasks, range(plan.seeds)):
-        play.find(OfflineRun(task, 0.0, seed, TUNED, FIVE, 0))  # so that no two processes index the same example
+    for seed in range(plan.seeds):  # so that no two processes index the same example
+        play.find(OfflineRun(task, 0.0, seed, TUNED, FIVE, 0))
 
 
-def run_all(out: Path, plan: Plan, jobs: int) -> None:
+def run_all(out: Path, plan: Plan, jobs: int, listed: list[OfflineRun]) -> None:
     """Run what has no line yet."""
-    path, listed = out / "runs.jsonl", list_runs(plan)
+    path = out / "runs.jsonl"
     names = list(OfflineRun.__dataclass_fields__)
     known = {read_run(line) for line in read_lines(path)}
     todo = [run for run in listed if run not in known]
@@ -529,7 +533,7 @@ def make_tables(out: Path, plan: Plan) -> str:
     runs, text = read_lines(out / "runs.jsonl"), []
     for share in plan.failures:
         lines = [line for line in runs if line["failures"] == share]
-        text += [f"### {share:.0%} failures", "", *tabulate(lines, plan, [*CLONED, *LEARNED])]
+        text += [f"### {share:.0%} failures", "", *tabulate(lines, plan, [*CLONED, *LEARNED, *SWEPT])]
     tuned = [line for line in runs if line["use"] == TUNED]
     text += ["### Tuned", "", *tabulate(tuned, plan, TUNINGS), "Segments that are right:", ""]
     for (_, on, _), task in product(TUNINGS, plan.tasks):
@@ -541,7 +545,7 @@ def make_tables(out: Path, plan: Plan) -> str:
     for one in sorted(read_lines(out / "models.jsonl"), key=lambda x: (x["task"], x["seed"])):
         kept = " | ".join(f"{one[name]:.0%}" for name in KEPT)
         text.append(f"| {one['task']} | {one['seed']} | {one['auroc']:.3f} | {kept} |")
-    for name, ways in (("BC", CLONED), ("IQL", LEARNED), ("tuned", TUNINGS)):
+    for name, ways in (("BC", CLONED), ("IQL", [*LEARNED, *SWEPT]), ("tuned", TUNINGS)):
         spent = [line["seconds"] for line in runs if read_run(line).way in ways]
         text += ["", f"{name}: {len(spent)} runs, {np.mean(spent):.1f} s of a core each"] if spent else []
     return "\n".join(text) + "\n"
@@ -564,8 +568,11 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}  # also for the processes
     with tempfile.TemporaryDirectory() as scratch:
         out, plan = make_folder(given.out or Path(scratch) / "out"), SMALL if given.small else Plan()
-        prepare(out, plan, given.jobs)
-        run_all(out, plan, given.jobs)
+        for task in plan.tasks:
+            prepare_task(out, plan, task, given.jobs)
+            run_all(out, plan, given.jobs, [run for ways in (CLONED, LEARNED) for run in list_runs(plan, task, ways)])
+            prepare_play(out, plan, task, given.jobs)
+            run_all(out, plan, given.jobs, [run for ways in (TUNINGS, SWEPT) for run in list_runs(plan, task, ways)])
         tables = make_tables(out, plan)
         (out / "tables.md").write_text(tables)
         print(tables)
