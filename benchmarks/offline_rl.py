@@ -24,9 +24,10 @@ Retrieval: episodes of four tasks, successes and failures, are joined to recordi
 A seed draws the lesson, the data, the examples, the policy's first weights and the scenes of the trials, which are the
 same for everything that is compared. Success is the state after the last step.
 
-Fixed before the runs: two tasks, five seeds, both shares, every way of `CLONED`, `LEARNED`, `TUNINGS` and `SWEPT`, in
-this order, one task after the other: what is missing if time runs out is last in it. Differences are paired, with 95%
-intervals; the runs of a way (task and seed) are resampled. Per share of failures,
+Fixed before the runs: two tasks, five seeds, both shares, every way of `CLONED`, `LEARNED`, `TUNINGS` and `SWEPT`, one
+task after the other. The order (plain and filtered, IQL, weighted, tuned, the other gammas) says what is missing if time
+runs out. Differences are paired, with 95% intervals; the runs of a way (task and seed) are resampled. Per share of
+failures,
 
 - a reward has bought success if the mean over tasks and seeds is at least 10 points above plain and the lower end of
   the interval is above 0. The same for tuning, against the policy that is not tuned;
@@ -570,7 +571,8 @@ def main() -> None:
         out, plan = make_folder(given.out or Path(scratch) / "out"), SMALL if given.small else Plan()
         for task in plan.tasks:
             prepare_task(out, plan, task, given.jobs)
-            run_all(out, plan, given.jobs, [run for ways in (CLONED, LEARNED) for run in list_runs(plan, task, ways)])
+            first = [run for ways in (CLONED, LEARNED) for run in list_runs(plan, task, ways)]
+            run_all(out, plan, given.jobs, sorted(first, key=lambda run: run.use == WEIGHTED))
             prepare_play(out, plan, task, given.jobs)
             run_all(out, plan, given.jobs, [run for ways in (TUNINGS, SWEPT) for run in list_runs(plan, task, ways)])
         tables = make_tables(out, plan)
