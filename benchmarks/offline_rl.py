@@ -25,8 +25,8 @@ A seed draws the lesson, the data, the examples, the policy's first weights and 
 same for everything that is compared. Success is the state after the last step.
 
 Fixed before the runs: two tasks, five seeds, both shares, every way of `CLONED`, `LEARNED`, `TUNINGS` and `SWEPT`, one
-task after the other. The order (plain and filtered, IQL, weighted, tuned, the other gammas) says what is missing if time
-runs out. Differences are paired, with 95% intervals; the runs of a way (task and seed) are resampled. Per share of
+task after the other. The order (plain and filtered, IQL, weighted, tuned, the other gammas) says what is missing if
+time runs out. Differences are paired, with 95% intervals; the runs of a way (task and seed) are resampled. Per share of
 failures,
 
 - a reward has bought success if the mean over tasks and seeds is at least 10 points above plain and the lower end of
