@@ -121,3 +121,30 @@ def test_the_ablation_reads_grades_as_grades(monkeypatch: pytest.MonkeyPatch, ca
     ablation.print_table(models, argparse.Namespace(small=True, seeds=[0]))
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "error in grades" in line]
     assert [float(row[2]) for row in rows] == [0.8] * len(models)  # 2, 3, 4, 5, 5 for 1 to 5: four of five are one off
+
+
+def test_offline_rl_says_what_is_bought_and_what_a_control_buys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(REPO / "benchmarks")  # it uses another benchmark
+    offline: Any = importlib.import_module("offline_rl")
+    done = {("plain", ""): 4, ("filtered", "taught"): 7, ("filtered", "true"): 4, ("filtered", "random"): 6}
+    lines = [
+        {
+            "task": "t",
+            "failures": 0.3,
+            "seed": seed,
+            "use": use,
+            "reward": reward,
+            "gamma": 0,
+            "done": [1] * (count + seed % 2) + [0] * (6 - count + 4 - seed % 2),
+        }
+        for (use, reward), count in done.items()
+        for seed in range(5)
+    ]
+    rows = list(offline.tabulate(lines, replace(offline.SMALL, tasks=("t",)), offline.CLONED))[2:-1]
+    cells = {tuple(row.split(" | ")[:2]): row.split(" | ")[3:6] for row in rows}
+    assert cells == {
+        ("| plain", ""): ["", "", ""],
+        ("| filtered", "taught"): ["+30 (+30 to +30)", "yes", "+10 (+10 to +10)"],
+        ("| filtered", "true"): ["+0 (+0 to +0)", "no", "-20 (-20 to -20)"],
+        ("| filtered", "random"): ["+20 (+20 to +20)", "yes", ""],
+    }
