@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 if __name__ == "__main__":
@@ -25,6 +27,8 @@ if __name__ == "__main__":
     parser.add_argument("--eager", action="store_true", help="also the engine without compiled kernels")
     parser.add_argument("--check", action="store_true", help="first compare with the reference in float32")
     parser.add_argument("--stream", action="store_true", help="also time live steps")
+    parser.add_argument("--robots", type=int, default=0, help="also time so many live episodes at 5 Hz each")
+    parser.add_argument("--fp8", action="store_true", help="also the engine with eight-bit products")
     parser.add_argument("--json", type=Path)
     OPTIONS = parser.parse_args()  # before the imports that need extras: --help works without them
 
@@ -32,18 +36,22 @@ import numpy as np
 import torch
 
 from _vlm_networks import TASK, WordTokenizer, network_config, random_weights, time_best
+from demerit.evaluate.metrics.ranking import spearman
+from demerit.models.protocol import example_card
+from demerit.models.published.robometer import RobometerRun
 from demerit.models.vlm.backbone import TokenBudget
 from demerit.models.vlm.config import TextShape, VisionShape, VLMShape
 from demerit.models.vlm.network import VLMNetwork, transformers_network
 from demerit.models.vlm.prefix_tree import PackedTree, pack, shared_tree, windows
 from demerit.models.vlm.robometer import (
-    LiveRobometer,
     RobometerEngine,
     RobometerProtocol,
     WindowPrompt,
     expected_heads,
     image_size,
 )
+from demerit.models.vlm.robometer_live import LiveRobometer
+from demerit.use.serve.model_threads import ModelThreads
 from fakes.vlm_reference import RobometerReference
 
 COPY_RATE = 4.3e12
@@ -61,8 +69,8 @@ class LeRobotLike(RobometerReference):
         return ids, states
 
 
-def measure_matrix_rate(device: str, dtype: torch.dtype) -> float:
-    side, repeats = 8192 if device == "cuda" else 512, 20
+def measure_matrix_rate(device: str, dtype: torch.dtype, repeats: int = 20) -> float:
+    side = 8192 if device == "cuda" else 512
     a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     time_best(lambda: a @ b, 3, device)
     took, _ = time_best(lambda: [a @ b for _ in range(repeats)], 3, device)
@@ -149,9 +157,12 @@ def compare_ways(ways: dict[str, Any], frames: Any, rate: float, device: str) ->
         print(f"  {share:.1%} of the matrix rate" if share else "")
     ours = answers["ours"].progress
     for name in [name for name in answers if name != "ours" and "LeRobot" not in name]:
-        gap = np.abs(answers[name].progress - ours).max()
+        gaps = np.abs(answers[name].progress - ours)
         times = rows[name]["seconds"] / rows["ours"]["seconds"]
-        print(f"  {name}: ours is {times:.2f} times as fast, largest difference {gap:.1e} (std {ours.std():.1e})")
+        print(f"  {name}: ours is {times:.2f} times as fast, largest difference {gaps.max():.1e}, ", end="")
+        print(
+            f"mean {gaps.mean():.1e} (std {ours.std():.1e}), rank correlation {spearman(answers[name].progress, ours):.3f}"
+        )
     return list(rows.values())
 
 
@@ -187,6 +198,36 @@ def time_live_steps(engine: RobometerEngine, size: tuple[int, int], steps: int) 
         print(f"live steps from {start}: median {np.median(some) * 1e3:.1f} ms, worst {max(some) * 1e3:.1f} ms")
 
 
+def time_robots(engine: RobometerEngine, size: tuple[int, int], robots: int, rate: float, seconds: float) -> None:
+    """Let robots send frames at a fixed rate, each out of step with the others, to the threads of a reward server."""
+    model = SimpleNamespace(card=example_card(name="robometer"))
+    threads, frames, took = ModelThreads(model, 64, 30.0), random_frames(16, size, 1), []
+    late: list[float] = []
+
+    def drive(number: int) -> None:
+        run = RobometerRun(LiveRobometer(engine, TASK))
+        due = begin + number / robots / rate
+        for at in range(int(seconds * rate)):
+            time.sleep(max(0.0, due - time.perf_counter()))
+            start = time.perf_counter()
+            threads.step(run, frames[at % len(frames)]).result()
+            if at >= 2 * rate:  # the first frames compile and fill windows
+                took.append(time.perf_counter() - start)
+                late.append(start - due)
+            due += 1 / rate
+
+    begin = time.perf_counter() + 0.1
+    clients = [threading.Thread(target=drive, args=(number,)) for number in range(robots)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    threads.stop()
+    middle, most, worst = np.percentile(took, [50, 95, 100]) * 1e3
+    print(f"{robots} robots at {rate:g} Hz for {seconds:g} s: {len(took)} frames, median {middle:.0f} ms, ", end="")
+    print(f"p95 {most:.0f} ms, worst {worst:.0f} ms; p95 of lateness of sending {np.percentile(late, 95) * 1e3:.0f} ms")
+
+
 def random_frames(count: int, size: tuple[int, int], seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, *size, 3), dtype=np.uint8)
 
@@ -208,7 +249,9 @@ def main(options: argparse.Namespace) -> None:
     engine = RobometerEngine(VLMNetwork(shape, weights), heads, tokens)
     ways: dict[str, Any] = {"ours": engine}
     if options.eager:
-        ways["ours, not compiled"] = RobometerEngine(VLMNetwork(shape, weights, compiled=False), heads, tokens)
+        ways["ours, not compiled"] = RobometerEngine(VLMNetwork(shape, weights, eager=True), heads, tokens)
+    if options.fp8:
+        ways["ours, fp8"] = RobometerEngine(VLMNetwork(shape, weights, eight_bits=True), heads, tokens)
     if not options.ours_only:
         library, four = transformers_network(config, weights), RobometerProtocol(frames=4)
         ways["reference, 1 window at a time"] = RobometerReference(shape, library, heads, tokens)
@@ -216,13 +259,17 @@ def main(options: argparse.Namespace) -> None:
         ways["LeRobot-like, 32 at a time"] = LeRobotLike(shape, library, heads, tokens, four, at_once=32)
 
     rate = measure_matrix_rate(device, dtype)
-    print(f"matrix rate {rate / 1e12:.1f} TFLOP/s in {dtype}")
+    print(f"matrix rate {rate / 1e12:.1f} TFLOP/s in {dtype}", end="")
+    steady = measure_matrix_rate(device, dtype, repeats=20 if options.small else 1500)
+    print(f"; {steady / 1e12:.1f} for some seconds, when the card's power limits its clock")
     start = time.perf_counter()
     engine.dense(random_frames(40, size, 0), TASK)
     print(f"first call, compilation included: {time.perf_counter() - start:.1f} s")
     results = [row for count in counts for row in compare_ways(ways, random_frames(count, size, count), rate, device)]
     if options.stream:
         time_live_steps(engine, size, 60 if options.small else 600)
+    if options.robots:
+        time_robots(engine, size, options.robots, 5.0, 4 if options.small else 20)
     if options.json:
         options.json.write_text(json.dumps({"rate": rate, "results": results}, indent=1))
 

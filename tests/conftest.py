@@ -21,6 +21,9 @@ settings.register_profile("test", derandomize=True, deadline=None, database=None
 settings.register_profile("fuzz", max_examples=500, deadline=None, print_blob=True, suppress_health_check=SLOW_MACHINE)
 settings.load_profile(os.environ.get("DEMERIT_TEST_PROFILE", "test"))
 
+# Triton's interpreter runs kernels without a GPU. It is chosen when triton is imported, which other packages do.
+os.environ["TRITON_INTERPRET"] = "1"
+
 # A shell starts background jobs with SIGINT ignored, and their children inherit that. Tests that send Ctrl-C to a child
 # need the default handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,7 +11,7 @@ import numpy as np
 from demerit.data.episode import Episode
 from demerit.data.frames import RGB, Frames, Images
 from demerit.errors import BadInput, BadReward
-from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, Online, RewardModel
+from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, Online, RewardModel, StepsTogether
 
 ONE_IMAGE = 3
 FRAMES_ALONE = "a model that sees frames alone, to score live"
@@ -86,6 +86,31 @@ class CombinedEpisode:
     def step(self, frame: LiveFrame) -> LiveReward:
         """Show the next frame to all of them."""
         return self.combine([run.step(frame) for run in self.runs])
+
+
+def can_step_together(run: LiveEpisode) -> bool:
+    """Whether frames of several such episodes cost less in one call than one after another."""
+    parts = run.runs if isinstance(run, CombinedEpisode) else (run,)
+    return all(isinstance(part, StepsTogether) for part in parts)
+
+
+def step_together(runs: Sequence[LiveEpisode], frames: Sequence[LiveFrame]) -> list[LiveReward | Exception]:
+    """Take the next frame of different live episodes of one model; the answer to a frame may be an error."""
+    first = runs[0]
+    if isinstance(first, CombinedEpisode):
+        members = zip(*(run.runs for run in runs if isinstance(run, CombinedEpisode)), strict=True)
+        answers = zip(*(step_together(member, frames) for member in members), strict=True)
+        return [_combine(run, parts) for run, parts in zip(runs, answers, strict=True)]
+    try:
+        return first.step_together(runs, frames) if isinstance(first, StepsTogether) else [first.step(frames[0])]
+    except Exception as error:  # third-party code may raise anything
+        return [error] * len(runs)
+
+
+def _combine(run: LiveEpisode, parts: Sequence[LiveReward | Exception]) -> LiveReward | Exception:
+    rewards = [part for part in parts if isinstance(part, LiveReward)]
+    wrong = next((part for part in parts if isinstance(part, Exception)), None)
+    return wrong or run.combine(rewards)  # type: ignore[attr-defined]  # all runs of a model are of one class
 
 
 def start_live(model: RewardModel, instruction: str) -> LiveEpisode:

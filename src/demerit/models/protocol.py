@@ -180,6 +180,15 @@ class LiveEpisode(Protocol):
 
 
 @runtime_checkable
+class StepsTogether(Protocol):
+    """A live episode whose model takes frames of several episodes in one call."""
+
+    def step_together(self, runs: Sequence[LiveEpisode], frames: Sequence[LiveFrame]) -> list[LiveReward | Exception]:
+        """Take the next frame of each of different episodes of one model; a bad frame's answer is its error."""
+        ...
+
+
+@runtime_checkable
 class Online(Protocol):
     """A model that can also score live episodes frame by frame, any number of them at once."""
 

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from demerit.data.frames import Images
+from demerit.errors import BadInput
 from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.network import VLMNetwork, transformers_network
 from demerit.models.vlm.prompt import PromptTokenizer
-from demerit.models.vlm.robometer import LiveRobometer, RobometerEngine, RobometerProtocol
+from demerit.models.vlm.robometer import RobometerEngine, RobometerProtocol
+from demerit.models.vlm.robometer_live import LiveRobometer, step_together
 from fakes.tiny_vlm import ROBOMETER_TOKENS, ROWS, head_shapes, tiny_config, tiny_weights, write_tokenizer
 from fakes.vlm_reference import RobometerReference
 
@@ -100,16 +102,63 @@ def test_live_steps_equal_dense_scores(tokens: PromptTokenizer) -> None:
         np.testing.assert_allclose(stepped[:, 1], dense.success, atol=1e-5)
 
 
+def test_live_episodes_that_step_together_are_independent(tokens: PromptTokenizer) -> None:
+    fast, _ = both(tokens, RobometerProtocol(), 4096)
+    clips = [noise(14, 64, 64, 1), noise(14, 32, 96, 2), noise(14, 64, 64, 3)]
+    tasks = [TASK, "push the box", TASK]
+    alone = [fast.dense(clip, task) for clip, task in zip(clips, tasks, strict=True)]
+    lives = [LiveRobometer(fast, task) for task in tasks]
+    stepped: list[list[float]] = [[], [], []]
+    for at in range(17):  # the second begins three frames later, the third misses every other turn
+        present = [which for which, here in enumerate((at < 14, 3 <= at < 17, at % 2 == 1)) if here]
+        frames = [clips[which][lives[which].frames] for which in present]
+        for which, (progress, _) in zip(present, step_together([lives[n] for n in present], frames), strict=True):
+            stepped[which].append(progress)
+    for values, dense in zip(stepped, alone, strict=True):
+        np.testing.assert_allclose(values, dense.progress[: len(values)], atol=1e-5)
+    assert [len(values) for values in stepped] == [14, 14, 8]
+
+
+def test_slots_of_episodes_that_end_are_used_again(tokens: PromptTokenizer) -> None:
+    fast, _ = both(tokens, RobometerProtocol(), 4096)
+    frames = noise(3, 32, 32)
+    dense = fast.dense(frames, TASK).progress
+    first = LiveRobometer(fast, TASK)
+    values = [first.step(frames[0])[0]]
+    for _ in range(5):  # others come and go while the first one goes on
+        other = LiveRobometer(fast, "push the box")
+        other.step(frames[1])
+        del other
+    values += [first.step(frame)[0] for frame in frames[1:]]
+    np.testing.assert_allclose(values, dense, atol=1e-5)
+    window = len(first._slots)
+    assert len(fast.slots) <= 4 * window
+    del first
+    assert len(fast.slots._free) == len(fast.slots)
+
+
+def test_a_frame_of_another_size_changes_nothing(tokens: PromptTokenizer) -> None:
+    fast, _ = both(tokens, RobometerProtocol(), 4096)
+    frames = noise(3, 32, 64)
+    dense = fast.dense(frames, TASK).progress
+    lives = [LiveRobometer(fast, TASK), LiveRobometer(fast, TASK)]
+    step_together(lives, [frames[0], frames[0]])
+    with pytest.raises(BadInput):
+        step_together(lives, [frames[1], noise(1, 64, 64)[0]])
+    for live in lives:
+        np.testing.assert_allclose([live.step(frame)[0] for frame in frames[1:]], dense[1:], atol=1e-5)
+
+
 def test_a_live_step_computes_at_most_one_window(tokens: PromptTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     fast, _ = both(tokens, RobometerProtocol(), 4096)
     ran: list[int] = []
-    inner = fast.network.language.states_and_keys
+    inner = fast.network.language.states
 
     def counted(packed: Any, *rest: Any) -> Any:
         ran.append(packed.tokens)
         return inner(packed, *rest)
 
-    monkeypatch.setattr(fast.network.language, "states_and_keys", counted)
+    monkeypatch.setattr(fast.network.language, "states", counted)
     live = LiveRobometer(fast, TASK)
     frames = noise(3, 32, 32)
     for at in range(60):

@@ -37,7 +37,8 @@ from demerit.models.vlm.prefix_tree import window
 from demerit.models.vlm.prompt import is_plain_text
 
 if TYPE_CHECKING:
-    from demerit.models.vlm.robometer import LiveRobometer, RobometerCheckpoint, RobometerEngine
+    from demerit.models.vlm.robometer import RobometerCheckpoint, RobometerEngine
+    from demerit.models.vlm.robometer_live import LiveRobometer
 
 CHECKPOINTS = {"authors": "robometer/Robometer-4B", "lerobot": "lerobot/Robometer-4B"}
 PUBLISHED = {CHECKPOINTS["authors"]: "robometer", CHECKPOINTS["lerobot"]: "robometer-lerobot"}
@@ -110,11 +111,11 @@ class Robometer(ShownModel):
         """Return how likely the first of each pair is better, averaged over both orders of asking."""
         return [self._prefer(first, second) for first, second in pairs]
 
-    def start(self, instruction: str) -> _RobometerRun:
+    def start(self, instruction: str) -> RobometerRun:
         """Start a live episode. The cost of a step does not grow with the episode."""
         if not instruction.strip() or not is_plain_text(instruction):
             raise BadInput("instruction", "text without special tokens", repr(instruction))
-        return _RobometerRun(load_engine("robometer", "robometer:LiveRobometer")(self.engine, instruction.strip()))
+        return RobometerRun(load_engine("robometer", "robometer_live:LiveRobometer")(self.engine, instruction.strip()))
 
     def _score(self, episode: Episode, frames: Frames) -> Reward:
         what = f"Scoring episode {episode.id} with {self.card.name}"
@@ -169,14 +170,33 @@ class Robometer(ShownModel):
 
 
 @dataclass(eq=False)
-class _RobometerRun:
+class RobometerRun:
     """A live episode of the main camera."""
 
     live: LiveRobometer
     cameras: LiveCameras = field(default_factory=LiveCameras)
 
     def step(self, frame: LiveFrame) -> LiveReward:
+        """Take the next frame."""
         return LiveReward(*self.live.step(self.cameras.pick_main(frame)))
+
+    @staticmethod
+    def step_together(runs: Sequence[RobometerRun], frames: Sequence[LiveFrame]) -> list[LiveReward | Exception]:
+        """Run the windows of all episodes at once; a frame that is none spoils its own episode's answer alone."""
+        answers: dict[int, LiveReward | Exception] = {}
+        images = {}
+        for number, (run, frame) in enumerate(zip(runs, frames, strict=True)):
+            try:
+                image = run.cameras.pick_main(frame)
+                run.live.check(image)
+                images[number] = image
+            except BadInput as error:
+                answers[number] = error
+        if images:
+            step = load_engine("robometer", "robometer_live:step_together")
+            outputs = step([runs[number].live for number in images], list(images.values()))
+            answers |= {number: LiveReward(*output) for number, output in zip(images, outputs, strict=True)}
+        return [answers[number] for number in range(len(runs))]
 
 
 def _batches(frames: Frames) -> Iterator[Images]:

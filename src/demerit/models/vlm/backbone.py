@@ -27,6 +27,7 @@ from demerit.models.vlm.checkpoint import CONFIG, TRAINING, Checkpoint, is_adapt
 from demerit.models.vlm.config import QWEN3, QWEN25, VLMShape
 from demerit.models.vlm.hub import locate_checkpoint
 from demerit.models.vlm.images import VideoBounds
+from demerit.models.vlm.layers import EIGHT_BITS
 from demerit.models.vlm.network import VLMNetwork
 from demerit.models.vlm.prompt import TEMPLATE, PromptTokenizer, check_tokenizer
 
@@ -156,8 +157,8 @@ def numbers_per_token(shape: VLMShape, *, keeping: bool) -> int:
     """Count the values that a token takes while its layer is computed."""
     text = shape.text
     wide, narrow = text.heads * text.head, text.groups * text.head
-    # states twice, queries three times (raw, rotated, mixed), keys with the gathered context
-    passing = 2 * text.hidden + 3 * wide + 2 * narrow * 5
+    # states twice, queries and keys, and then the raw queries with the gathered context, or the MLP's middle
+    passing = 2 * text.hidden + 2 * wide + 2 * narrow + max(wide + 8 * narrow, 3 * text.inner)
     # keys and values of every layer, twice while the next token's are appended
     return passing + (2 * text.layers * 2 * narrow if keeping else 0)
 
@@ -165,6 +166,7 @@ def numbers_per_token(shape: VLMShape, *, keeping: bool) -> int:
 END_TOKENS = ("<|im_end|>", "<|endoftext|>")
 """tokens that end an answer"""
 IMAGE_SETTINGS = "preprocessor_config.json"
+HAS_EIGHT_BITS = (8, 9)
 DTYPES = {"bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float32": torch.float32, "fp32": torch.float32}
 
 
@@ -181,6 +183,7 @@ class OpenCheckpoint(Generic[Shape]):
     tokens: PromptTokenizer
     device: torch.device
     dtype: torch.dtype
+    """eight-bit floats: for the language model's matrix products; all else is bfloat16"""
 
     @property
     def facts(self) -> dict[str, str]:
@@ -215,7 +218,8 @@ class OpenCheckpoint(Generic[Shape]):
     def load_weights(self, expected: Mapping[str, Sequence[int]], gaps: Sequence[str] = ()) -> dict[str, Tensor]:
         """Read weights onto the device."""
         with within_memory(f"Loading {self.checkpoint.folder}"):
-            return dict(self.checkpoint.tensors(self.device, self.dtype, expected, gaps=gaps))
+            stored = torch.bfloat16 if self.dtype == EIGHT_BITS else self.dtype
+            return dict(self.checkpoint.tensors(self.device, stored, expected, gaps=gaps))
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,12 +250,12 @@ class Backbone(OpenCheckpoint[VLMShape]):
             revision: on the hub.
             adapter: folder or hub id of a LoRA adapter to merge.
             device: `cuda`, `cuda:1`, `cpu`; default: a GPU if there is one.
-            dtype: bfloat16 or float32; default: bfloat16 on a GPU, else float32.
+            dtype: bfloat16, float32 or fp8; default: bfloat16 on a GPU, else float32.
             other_family: explanation to add when the checkpoint is of another family.
             trained: allow a Qwen2.5-VL that `demerit train` wrote.
         """
         where = choose_device(device)
-        kind = choose_dtype(dtype, where)
+        kind = choose_dtype(dtype, where, eight_bits=True)
         _check_family(name_or_path, revision, other_family, (QWEN3, QWEN25) if trained else (QWEN3,))
         checkpoint = read_checkpoint(name_or_path, revision, adapter=adapter)
         shape = VLMShape.from_config(checkpoint.config)
@@ -273,7 +277,7 @@ class Backbone(OpenCheckpoint[VLMShape]):
         """The weights, on the device."""
         weights = self.load_weights(self.shape.expected_weights(read_out=True))
         with within_memory(f"Loading {self.checkpoint.folder}"):
-            return VLMNetwork(self.shape, weights)
+            return VLMNetwork(self.shape, weights, eight_bits=self.dtype == EIGHT_BITS)
 
     @cached_property
     def stops(self) -> frozenset[int]:
@@ -320,10 +324,14 @@ def choose_device(name: str | None) -> torch.device:
     return device
 
 
-def choose_dtype(name: str | None, device: torch.device) -> torch.dtype:
-    """Return a dtype by name; default: bfloat16 on a GPU, else float32."""
+def choose_dtype(name: str | None, device: torch.device, *, eight_bits: bool = False) -> torch.dtype:
+    """Return a dtype by name; default: bfloat16 on a GPU, else float32. `eight_bits` allows fp8 on new GPUs."""
     if name is None:
         return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if name == "fp8" and eight_bits:
+        if device.type != "cuda" or torch.cuda.get_device_capability(device) < HAS_EIGHT_BITS:
+            raise BadInput("dtype", "bfloat16 or float32: fp8 needs a GPU of compute capability 8.9 or more", name)
+        return EIGHT_BITS
     if name not in DTYPES:
         raise BadInput("dtype", f"one of {', '.join(DTYPES)}", repr(name))
     return DTYPES[name]

@@ -2,28 +2,29 @@
 
 Qwen2.5-VL's language model is the same but for biases, norms and the order of positions; its tower is in qwen25.py.
 
-Elementwise functions are eager on a CPU and compiled into kernels on a GPU: uncompiled, they move as many bytes as the
-products around them. The language model runs over a packed prefix tree, layer by layer over all tokens, so only one
-layer's keys are in memory. Only attention sees the tree; every matrix product runs over all tokens of all windows at
-once. The vision tower runs over a batch of equal-sized images.
+What lies between matrix products is done by torch on a CPU and by kernels on a GPU (kernels.py): eager functions move
+as many bytes as the products around them. The language model runs over a packed prefix tree, layer by layer over all
+tokens, so only one layer's keys are in memory. Only attention sees the tree; every matrix product runs over all tokens
+of all windows at once. The vision tower runs over a batch of equal-sized images.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right
 
+from demerit.data.arrays import Ints
 from demerit.errors import PerformanceWarning
 from demerit.models.vlm.config import TextShape, VisionShape
 from demerit.models.vlm.images import send
@@ -101,9 +102,57 @@ def rotate_in_float32(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * c - second * s, second * c + first * s), dim=-1).to(x.dtype)
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
-    """Return gelu in its tanh approximation."""
-    return F.gelu(x, approximate="tanh")
+class EagerOps:
+    """What the layers compute between matrix products, by torch; `TritonOps` has the same as kernels for a GPU."""
+
+    rms_norm = staticmethod(rms_norm)
+    silu_gate = staticmethod(silu_gate)
+    split_heads = staticmethod(split_heads)
+
+    @staticmethod
+    def rotate_patches(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Split (images, patches, 3 x width) into queries and keys, rotated in float32, and values."""
+        q, k, v = qkv.view(*qkv.shape[:2], 3, heads, -1).unbind(2)
+        return rotate_in_float32(q, cos, sin), rotate_in_float32(k, cos, sin), v
+
+    @staticmethod
+    def add_norm(x: Tensor, more: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+        """Add to x in place; return it, and it after a layer norm."""
+        x = x.add_(more)
+        return x, F.layer_norm(x, weight.shape, weight, bias, epsilon)
+
+    @staticmethod
+    def round_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+        """Round each row to eight-bit floats; return them and what to multiply each row with."""
+        scales = x.float().abs().amax(1, keepdim=True).clamp(min=1e-12) / torch.finfo(EIGHT_BITS).max
+        return (x.float() / scales).to(EIGHT_BITS), scales
+
+    @staticmethod
+    def multiply_eight_bits(rows: Tensor, scales: Tensor, weight: Tensor, gains: Tensor, dtype: torch.dtype) -> Tensor:
+        """Multiply rounded rows by a rounded matrix, and undo both scales."""
+        return ((rows.float() @ weight.float().T) * scales * gains).to(dtype)
+
+    @staticmethod
+    def attend(q: Tensor, pool: Tensor, sees: Tensor, out: Tensor) -> None:
+        """Attend from the last tokens of each sequence to all tokens up to themselves.
+
+        Args:
+            q: (sequences, new tokens, heads, size).
+            pool: keys and values (tokens, 2, groups, size).
+            sees: (sequences, all tokens) places in the pool; the new tokens are the last ones.
+            out: as q; written.
+        """
+        out[:] = causal_attention(q, *_gather(pool, sees).unbind(2))
+
+
+def choose_ops(device: torch.device, shape: TextShape | None = None) -> EagerOps:
+    """Return kernels on a GPU; elsewhere, for odd sizes of heads, or without a compiler, torch's functions."""
+    head = shape.head if shape else LEAST_HEAD
+    if device.type != "cuda" or head < LEAST_HEAD or head & (head - 1) or not can_compile():
+        return EagerOps()
+    from demerit.models.vlm.kernels import TritonOps  # noqa: PLC0415  needs triton
+
+    return TritonOps()
 
 
 def can_compile() -> bool:
@@ -117,41 +166,9 @@ def can_compile() -> bool:
     return bool(compiler and triton)
 
 
-class Pointwise:
-    """The elementwise functions above, compiled or eager."""
-
-    def __init__(self, compiled: bool) -> None:
-        """Compiling takes some seconds at the first call and then serves every number of rows."""
-        wrap = _compile if compiled else _keep_eager
-        self.compiled = compiled
-        self.rms_norm = wrap(rms_norm)
-        self.silu_gate = wrap(silu_gate)
-        self.split_heads = wrap(split_heads)
-        self.rotate_in_float32 = wrap(rotate_in_float32)
-        self.gelu_tanh = wrap(gelu_tanh)
-
-
-def _keep_eager(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
-
-
-@functools.cache
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile for any number of rows; all other sizes stay fixed, because dynamic ones make slow kernels."""
-    compiled: Callable[..., Any] = torch.compile(function)
-
-    def call(first: Tensor, *rest: Any) -> Any:
-        rows = len(first)
-        for argument in (first, *rest):
-            if isinstance(argument, Tensor) and len(argument) == rows:
-                torch._dynamo.maybe_mark_dynamic(argument, 0)
-        return compiled(first, *rest)
-
-    return call
-
-
-AT_ONCE = 16384
-"""tokens per pass through a layer's MLP"""
+EIGHT_BITS = torch.float8_e4m3fn
+LEAST_HEAD = 16
+"""smallest head that the kernels take; it must be a power of two"""
 
 
 @dataclass(frozen=True)
@@ -170,6 +187,11 @@ class VisionFeatures:
         """Size in bytes."""
         return self.rows.nbytes + sum(layer.nbytes for layer in self.deep)
 
+    def copy_rows(self, start: int, count: int) -> VisionFeatures:
+        """Return a copy of some rows, which does not keep the others in memory."""
+        part = slice(start, start + count)
+        return VisionFeatures(self.rows[part].clone(), tuple(layer[part].clone() for layer in self.deep))
+
     def to(self, device: torch.device) -> VisionFeatures:
         """Return a copy on a device."""
         return VisionFeatures(self.rows.to(device), tuple(layer.to(device) for layer in self.deep))
@@ -181,9 +203,55 @@ class KeyValues:
 
     layers: tuple[Tensor, ...]
 
+    def join(self, layer: int, keys: Tensor) -> Tensor:
+        """Return a layer's keys and values followed by those of new tokens."""
+        return torch.cat([self.layers[layer], keys])
+
     def append(self, more: KeyValues) -> KeyValues:
         """Return these tokens followed by more."""
         return KeyValues(tuple(torch.cat(pair) for pair in zip(self.layers, more.layers, strict=True)))
+
+
+@dataclass(frozen=True)
+class SlotKeys:
+    """Layers of slots, and the slots that new tokens take."""
+
+    layers: Sequence[Tensor]
+    new: Tensor
+
+    def join(self, layer: int, keys: Tensor) -> Tensor:
+        """Put keys and values of new tokens into their slots; return all slots."""
+        self.layers[layer].flatten(1).index_copy_(0, self.new, keys.flatten(1))
+        return self.layers[layer]
+
+
+class KeySlots:
+    """Keys and values of live episodes: one tensor per layer, whose rows are slots that are taken and given back."""
+
+    def __init__(self, shape: TextShape, device: torch.device, dtype: torch.dtype) -> None:
+        """Start without slots."""
+        self._layers = [torch.zeros(0, 2, shape.groups, shape.head, device=device, dtype=dtype)] * shape.layers
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        """Count the slots, free and taken."""
+        return len(self._layers[0])
+
+    def take(self, count: int) -> Ints:
+        """Return free slots; when there are too few, twice as many are made."""
+        if count > len(self._free):
+            old, more = len(self), max(len(self), count)
+            self._layers = [torch.cat([layer, layer.new_zeros(more, *layer.shape[1:])]) for layer in self._layers]
+            self._free += range(old, old + more)
+        return np.array([self._free.pop() for _ in range(count)], np.int64)
+
+    def give_back(self, slots: Ints) -> None:
+        """Make slots free again; any thread may call this."""
+        self._free.extend(slots.tolist())
+
+    def at(self, new: Ints) -> SlotKeys:
+        """Return the slots for a run of the network whose new tokens go to these ones."""
+        return SlotKeys(self._layers, send(new, self._layers[0].device))
 
 
 @dataclass(frozen=True)
@@ -192,13 +260,13 @@ class _Layer:
     after: Tensor
     q_norm: Tensor | None
     k_norm: Tensor | None
-    qkv: Tensor
+    qkv: Matrix
     bias: Tensor | None
     """of queries, keys and values: Qwen2.5-VL has it instead of the two norms"""
-    out: Tensor
-    wide: Tensor
+    out: Matrix
+    wide: Matrix
     """gate and up"""
-    down: Tensor
+    down: Matrix
 
 
 @dataclass(frozen=True)
@@ -222,26 +290,65 @@ class _DeviceTree:
             image_at=send(packed.image_at, device),
             image_row=send(packed.image_row, device),
             wanted=send(packed.wanted, device),
-            sees=tuple(send(group.sees, device) for group in packed.groups),
+            sees=tuple(send(group.sees.astype(np.int32), device) for group in packed.groups),
             readings=tuple((send(group.rows, device), send(group.sees, device)) for group in packed.readings),
         )
+
+
+class Matrix:
+    """Weights (outputs, inputs) to multiply with."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight = weight
+
+    def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return x times the weights, plus a bias."""
+        return F.linear(x, self._weight, bias)
+
+    def add_product(self, h: Tensor, x: Tensor) -> Tensor:
+        """Add x times the weights to h in place."""
+        return h.addmm_(x, self._weight.T)
+
+
+class EightBitMatrix(Matrix):
+    """Weights of eight-bit floats with a scale for each output, times rows that are rounded likewise."""
+
+    def __init__(self, weight: Tensor, ops: EagerOps) -> None:
+        rounded, gains = ops.round_rows(weight)
+        super().__init__(rounded)
+        self._gains, self._do = gains.T, ops
+
+    def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return x times the weights, plus a bias."""
+        product = self._do.multiply_eight_bits(*self._do.round_rows(x), self._weight, self._gains, x.dtype)
+        return product if bias is None else product.add_(bias)
+
+    def add_product(self, h: Tensor, x: Tensor) -> Tensor:
+        """Add x times the weights to h in place."""
+        return h.add_(self.multiply(x))
 
 
 class Language:
     """Embeddings, layers, the last norm, and an output matrix over the vocabulary."""
 
-    def __init__(self, shape: TextShape, weights: Mapping[str, Tensor], pointwise: Pointwise) -> None:
-        """Take weights by their names below `language_model.` (and `lm_head.weight`), all on one device."""
+    def __init__(self, shape: TextShape, weights: Mapping[str, Tensor], ops: EagerOps, *, eight_bits: bool) -> None:
+        """Take weights by their names below `language_model.` (and `lm_head.weight`), all on one device.
+
+        `eight_bits` rounds the layers' matrices, and what is multiplied with them, to eight-bit floats.
+        """
         self.shape = shape
         self.embeddings = weights["embed_tokens.weight"]
         self.norm = weights["norm.weight"]
         self.read_out = weights.get("lm_head.weight")
-        self._do = pointwise
-        self._layers = [_layer(weights, f"layers.{at}.") for at in range(shape.layers)]
+        self._do = ops
+        make = (lambda weight: EightBitMatrix(weight, ops)) if eight_bits else Matrix
+        self._layers = [_layer(weights, f"layers.{at}.", make) for at in range(shape.layers)]
         self._frequencies = _frequencies(shape).to(self.embeddings.device)
         self._direction = _direction(shape, self._layers[0].bias is None).to(self.embeddings.device)
 
-    def states(self, packed: PackedTree, features: VisionFeatures | None, past: KeyValues | None = None) -> Tensor:
+    def states(
+        self, packed: PackedTree, features: VisionFeatures | None, past: KeyValues | SlotKeys | None = None
+    ) -> Tensor:
         """Return the final normed states of the wanted tokens: (wanted, hidden)."""
         return self._run(packed, features, past, keep=False)[0]
 
@@ -257,7 +364,7 @@ class Language:
         return F.linear(states, self.embeddings if self.read_out is None else self.read_out).float()
 
     def _run(
-        self, packed: PackedTree, features: VisionFeatures | None, past: KeyValues | None, *, keep: bool
+        self, packed: PackedTree, features: VisionFeatures | None, past: KeyValues | SlotKeys | None, *, keep: bool
     ) -> tuple[Tensor, list[Tensor]]:
         there = _DeviceTree.on(packed, self.embeddings.device)
         h = self.embeddings[there.ids]
@@ -267,12 +374,12 @@ class Language:
         kept = []
         for number, layer in enumerate(self._layers):
             q, keys = self._project(layer, h, angles)
-            pool = keys if past is None else torch.cat([past.layers[number], keys])
+            pool = keys if past is None else past.join(number, keys)
             if number == len(self._layers) - 1:
                 h, mixed = h[there.wanted], self._read(q[there.wanted], pool, there)
             else:
                 mixed = self._attend(q, pool, packed, there)
-            h = self._mlp(layer, h.addmm_(mixed.flatten(1), layer.out.T))
+            h = self._mlp(layer, layer.out.add_product(h, mixed.flatten(1)))
             if features is not None and number < len(features.deep):
                 h[there.image_at] += features.deep[number][there.image_row]
             if keep:
@@ -284,9 +391,8 @@ class Language:
         mixed = torch.empty_like(q)
         for group, sees in zip(packed.groups, there.sees, strict=True):
             part = slice(group.start, group.start + group.count * group.length)
-            mine = q[part].view(group.count, group.length, *q.shape[1:])
-            k, v = _gather(pool, sees).unbind(2)
-            mixed[part] = causal_attention(mine, k, v).reshape(-1, *q.shape[1:])
+            mine, out = (tensor[part].view(group.count, group.length, *q.shape[1:]) for tensor in (q, mixed))
+            self._do.attend(mine, pool, sees, out)
         return mixed
 
     def _read(self, q: Tensor, pool: Tensor, there: _DeviceTree) -> Tensor:
@@ -300,17 +406,14 @@ class Language:
     def _project(self, layer: _Layer, h: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return queries (tokens, heads, size) and keys with values (tokens, 2, groups, size)."""
         shape, do = self.shape, self._do
-        qkv = F.linear(do.rms_norm(h, layer.before, shape.epsilon), layer.qkv, layer.bias)
+        qkv = layer.qkv.multiply(do.rms_norm(h, layer.before, shape.epsilon), layer.bias)
         q, keys = do.split_heads(qkv, layer.q_norm, layer.k_norm, *angles, shape.groups, shape.epsilon)
         return q, keys
 
     def _mlp(self, layer: _Layer, h: Tensor) -> Tensor:
-        """Add the MLP in place, some tokens at a time: its middle is eight times as wide as the states."""
-        for start in range(0, len(h), AT_ONCE):
-            some = h[start : start + AT_ONCE]
-            x = self._do.rms_norm(some, layer.after, self.shape.epsilon)
-            some.addmm_(self._do.silu_gate(F.linear(x, layer.wide)), layer.down.T)
-        return h
+        """Add the MLP in place."""
+        x = self._do.rms_norm(h, layer.after, self.shape.epsilon)
+        return layer.down.add_product(h, self._do.silu_gate(layer.wide.multiply(x)))
 
     def _angles(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return cosines and sines (tokens, size): each frequency belongs to time, height or width."""
@@ -324,7 +427,7 @@ def _gather(pool: Tensor, sees: Tensor) -> Tensor:
     return pool.flatten(1).index_select(0, sees.flatten()).view(*sees.shape, *pool.shape[1:])
 
 
-def _layer(weights: Mapping[str, Tensor], prefix: str) -> _Layer:
+def _layer(weights: Mapping[str, Tensor], prefix: str, make: Callable[[Tensor], Matrix]) -> _Layer:
     def join_weights(*names: str) -> Tensor:
         parts = [weights[f"{prefix}{name}.weight"] for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -334,13 +437,13 @@ def _layer(weights: Mapping[str, Tensor], prefix: str) -> _Layer:
     return _Layer(
         before=join_weights("input_layernorm"),
         after=join_weights("post_attention_layernorm"),
-        qkv=join_weights("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        qkv=make(join_weights("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
         q_norm=weights.get(f"{prefix}self_attn.q_norm.weight"),
         k_norm=weights.get(f"{prefix}self_attn.k_norm.weight"),
         bias=torch.cat(biases) if biases else None,
-        out=join_weights("self_attn.o_proj"),
-        wide=join_weights("mlp.gate_proj", "mlp.up_proj"),
-        down=join_weights("mlp.down_proj"),
+        out=make(join_weights("self_attn.o_proj")),
+        wide=make(join_weights("mlp.gate_proj", "mlp.up_proj")),
+        down=make(join_weights("mlp.down_proj")),
     )
 
 
@@ -380,10 +483,10 @@ class _Affine:
 class Vision:
     """A Qwen3-VL vision tower."""
 
-    def __init__(self, shape: VisionShape, weights: Mapping[str, Tensor], pointwise: Pointwise) -> None:
+    def __init__(self, shape: VisionShape, weights: Mapping[str, Tensor], ops: EagerOps) -> None:
         """Take weights by their names below `visual.`, all on one device."""
         self.shape = shape
-        self._do = pointwise
+        self._do = ops
         self._weights = weights
         embed = weights["patch_embed.proj.weight"]
         self._embed = _Affine(embed.flatten(1), weights["patch_embed.proj.bias"])
@@ -402,22 +505,29 @@ class Vision:
         """
         learned, cos, sin = self._positions(rows, columns)
         x = self._embed.linear(patches.to(self._embed.weight.dtype)) + learned
+        normed = self._part(0, "norm1").norm(x)
         deep = []
         for number in range(self.shape.depth):
-            x = self._block(number, x, cos, sin)
+            x, normed = self._block(number, x, normed, cos, sin)
             if number in self.shape.deep:
                 at = self.shape.deep.index(number)
                 deep.append(self._merge_patches(x, f"deepstack_merger_list.{at}", norm_after=True))
         return VisionFeatures(self._merge_patches(x, "merger", norm_after=False), tuple(deep))
 
-    def _block(self, number: int, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        heads = self.shape.heads
-        qkv = self._part(number, "attn.qkv").linear(self._part(number, "norm1").norm(x))
-        q, k, v = qkv.view(*qkv.shape[:2], 3, heads, -1).unbind(2)
-        q, k = self._do.rotate_in_float32(q, cos, sin), self._do.rotate_in_float32(k, cos, sin)
-        x = x + self._part(number, "attn.proj").linear(full_attention(q, k, v).flatten(2))
-        inner = self._part(number, "mlp.linear_fc1").linear(self._part(number, "norm2").norm(x))
-        return x + self._part(number, "mlp.linear_fc2").linear(self._do.gelu_tanh(inner))
+    def _block(self, number: int, x: Tensor, normed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Add a block to x in place; return it, and it after the next block's first norm."""
+        qkv = self._part(number, "attn.qkv").linear(normed)
+        q, k, v = self._do.rotate_patches(qkv, cos, sin, self.shape.heads)
+        mixed = self._part(number, "attn.proj").linear(full_attention(q, k, v).flatten(2))
+        x, normed = self._add_norm(x, mixed, self._part(number, "norm2"))
+        inner = F.gelu(self._part(number, "mlp.linear_fc1").linear(normed), approximate="tanh")
+        more = self._part(number, "mlp.linear_fc2").linear(inner)
+        if number + 1 == self.shape.depth:
+            return x.add_(more), x
+        return self._add_norm(x, more, self._part(number + 1, "norm1"))
+
+    def _add_norm(self, x: Tensor, more: Tensor, norm: _Affine) -> tuple[Tensor, Tensor]:
+        return self._do.add_norm(x, more, norm.weight, norm.bias, EPSILON)
 
     def _merge_patches(self, x: Tensor, name: str, *, norm_after: bool) -> Tensor:
         """Merge merge x merge patches into one token."""

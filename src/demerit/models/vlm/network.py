@@ -17,13 +17,13 @@ from demerit.errors import BadInput, NonFiniteOutput
 from demerit.models.vlm.config import QWEN25, VLMShape, WindowedVision
 from demerit.models.vlm.images import cut_image_patches, cut_pair_patches
 from demerit.models.vlm.layers import (
+    EagerOps,
     KeyValues,
     Language,
-    Pointwise,
     Vision,
     VisionFeatures,
     assign_weights,
-    can_compile,
+    choose_ops,
 )
 from demerit.models.vlm.prefix_tree import PackedTree, PastTokens, PrefixTree, ReadGroup, SegmentGroup, pack
 from demerit.models.vlm.qwen25 import Qwen25Shape, WindowedTower, empty_network
@@ -55,13 +55,16 @@ def join_features(parts: Sequence[VisionFeatures]) -> VisionFeatures:
 class VLMNetwork:
     """Computes exactly what the checkpoint defines; every image and every shared prefix once."""
 
-    def __init__(self, shape: VLMShape, weights: Mapping[str, Tensor], *, compiled: bool | None = None) -> None:
+    def __init__(
+        self, shape: VLMShape, weights: Mapping[str, Tensor], *, eager: bool = False, eight_bits: bool = False
+    ) -> None:
         """Take canonical weights (`language_model.*`, `visual.*`, optionally `lm_head.weight`), all on one device.
 
         Args:
             shape: from config.json.
             weights: on the device, in the dtype to compute in.
-            compiled: compile the elementwise functions; default: on a GPU, except in float32.
+            eager: use torch's functions also on a GPU, to compare with.
+            eight_bits: round the language model's matrices, and what is multiplied with them, to eight-bit floats.
         """
         text = {
             name.removeprefix("language_model."): w for name, w in weights.items() if not name.startswith("visual.")
@@ -70,15 +73,13 @@ class VLMNetwork:
         self.shape = shape
         self.device = text["embed_tokens.weight"].device
         self.dtype = text["embed_tokens.weight"].dtype
-        if compiled is None:
-            compiled = self.device.type == "cuda" and self.dtype != torch.float32 and can_compile()
-        pointwise = Pointwise(compiled)
-        self.language = Language(shape.text, text, pointwise)
+        ops = EagerOps() if eager else choose_ops(self.device, shape.text)
+        self.language = Language(shape.text, text, ops, eight_bits=eight_bits)
         self.vision: Vision | WindowedTower
         if isinstance(shape.vision, WindowedVision):
             self.vision = WindowedTower(shape.vision, visual)
         else:
-            self.vision = Vision(shape.vision, visual, pointwise)
+            self.vision = Vision(shape.vision, visual, ops)
 
     @torch.inference_mode()
     def encode(self, batches: Iterable[Tensor], keys: Iterable[Hashable]) -> ImageFeatures:

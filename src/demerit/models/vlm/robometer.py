@@ -7,7 +7,7 @@ each frame is encoded once and the windows of all t share their prefixes; the an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, count
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from demerit.data.arrays import Floats32
 from demerit.data.files import read_json
-from demerit.data.frames import RGB, Images, Indices
+from demerit.data.frames import Images, Indices
 from demerit.errors import BadInput
 from demerit.models.vlm.backbone import (
     MOST_TOKENS,
@@ -32,9 +32,9 @@ from demerit.models.vlm.backbone import (
 from demerit.models.vlm.checkpoint import HEAD, TRAINING, UNUSED_HEAD, read_checkpoint, tokenizer_path
 from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.images import grid_size, prefetch_frames, split_batches
-from demerit.models.vlm.layers import KeyValues, VisionFeatures
-from demerit.models.vlm.network import ImageFeatures, VLMNetwork, join_features
-from demerit.models.vlm.prefix_tree import PastTokens, separate_tree, shared_tree, window
+from demerit.models.vlm.layers import EIGHT_BITS, KeySlots
+from demerit.models.vlm.network import ImageFeatures, VLMNetwork
+from demerit.models.vlm.prefix_tree import separate_tree, shared_tree, window
 from demerit.models.vlm.prompt import (
     CUT,
     ImageSlot,
@@ -52,8 +52,6 @@ FEWEST, MOST = 4 * 32 * 32, 16384 * 32 * 32
 """bounds of an image's pixels in the authors' loader"""
 PROGRESS, SPLIT, PREFERENCE = "<|prog_token|>", "<|split_token|>", "<|pref_token|>"
 HEADS = ("progress", "success", "preference")
-FEATURE_MEMORY = 2 << 30
-"""bytes of past frames kept on the device: about 1,400 frames of 240x320 for a 4B network"""
 
 
 @dataclass(frozen=True)
@@ -175,6 +173,7 @@ class RobometerEngine:
         self.network, self.tokens, self.protocol = network, tokens, protocol or RobometerProtocol()
         self._progress, self._success, self._preference = (RobometerHead.from_weights(name, heads) for name in HEADS)
         self.budget = TokenBudget(at_once)
+        self.slots = KeySlots(network.shape.text, network.device, network.dtype)
 
     def encode(self, frames: Images | Iterable[Images], name: str = "") -> tuple[ImageFeatures, tuple[int, int]]:
         """Encode every frame once under the key (name, index); also return an image's token rows and columns."""
@@ -260,116 +259,6 @@ class WindowPrompt:
             del self._made[key]
 
 
-@dataclass
-class FeatureMemory:
-    """Features of past frames: the newest on the device, older ones in main memory."""
-
-    device: torch.device
-    limit: int = FEATURE_MEMORY
-    """bytes on the device"""
-    _near: dict[int, VisionFeatures] = field(default_factory=dict)
-    _far: dict[int, VisionFeatures] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        """Count the frames."""
-        return len(self._near) + len(self._far)
-
-    def put(self, frame: int, features: VisionFeatures) -> None:
-        """Keep the newest frame."""
-        self._near[frame] = features
-        if len(self._near) * features.nbytes > self.limit:
-            oldest = next(iter(self._near))
-            self._far[oldest] = self._near.pop(oldest).to(torch.device("cpu"))
-
-    def get(self, frame: int) -> VisionFeatures:
-        """Return a frame's features, on the device."""
-        return self._near[frame] if frame in self._near else self._far[frame].to(self.device)
-
-    def forget(self, before: int) -> None:
-        """Drop the frames before this one, except the first."""
-        for kept in (self._near, self._far):
-            for frame in [frame for frame in kept if 0 < frame < before]:
-                del kept[frame]
-
-
-@dataclass
-class LiveRobometer:
-    """Scores an episode frame by frame, exactly as dense scoring, at a constant cost per step.
-
-    The window of a step shares its first frames with the one before, and their keys and values are kept: a step encodes
-    one image and runs at most one window's tokens. Past frames are kept as features while a window can show them.
-    """
-
-    engine: RobometerEngine
-    instruction: str
-    limit: int = FEATURE_MEMORY
-    """bytes of past frames kept on the device"""
-    _prompt: WindowPrompt | None = None
-    _size: tuple[int, ...] = ()
-    _frames: int = 0
-    _features: FeatureMemory = field(init=False)
-    _last_blocks: tuple[TokenBlock, ...] = ()
-    _keys: KeyValues | None = None
-    """of the last window's tokens"""
-
-    def __post_init__(self) -> None:
-        """Start with no frames."""
-        self._features = FeatureMemory(self.engine.network.device, self.limit)
-
-    def step(self, frame: Images) -> tuple[float, float]:
-        """Take the next (height, width, 3) frame; return progress and the probability of success."""
-        self._encode(frame)
-        output = self.engine.read_heads(self._compute_state(), np.array([self._frames], np.int32))
-        self._frames += 1
-        self._forget()
-        return float(output.progress[0]), float(output.success[0])
-
-    def _encode(self, frame: Images) -> None:
-        wanted = f"uint8 of shape {self._size}, as before" if self._size else "uint8 of shape (height, width, 3)"
-        fits = frame.shape == self._size if self._size else frame.ndim == RGB and frame.shape[-1] == RGB
-        if frame.dtype != np.uint8 or not fits:
-            raise BadInput("frame", wanted, f"{frame.dtype} of shape {frame.shape}")
-        images, grid = self.engine.encode(frame[None])
-        if self._prompt is None:
-            self._prompt, self._size = WindowPrompt(self.engine, self.instruction, grid), frame.shape
-        self._features.put(self._frames, images.features)
-
-    def _compute_state(self) -> Tensor:
-        """Run the blocks that are new since the last step, on top of the kept keys."""
-        assert self._prompt is not None
-        frames = window(self._frames, self.engine.protocol.frames)
-        blocks = self._prompt.blocks(frames)
-        same = 0  # shared with the last window; the last block is always run, because it is read
-        while same < min(len(self._last_blocks), len(blocks) - 1) and self._last_blocks[same] == blocks[same]:
-            same += 1
-        kept = sum(len(block) for block in blocks[:same])
-        past = None
-        if kept and self._keys is not None:
-            advance = sum(block.advance for block in blocks[:same])
-            keys = KeyValues(tuple(layer[:kept] for layer in self._keys.layers))
-            past = (PastTokens(kept, np.arange(kept), advance), keys)
-        tree = separate_tree([blocks[same:]])
-        images = self._window_features(frames[same:])
-        state, new_keys, _ = self.engine.network.states_and_keys(tree, images, tree.last_tokens(), past)
-        self._keys = new_keys if past is None else past[1].append(new_keys)
-        self._last_blocks = blocks
-        return state
-
-    def _window_features(self, frames: tuple[int, ...]) -> ImageFeatures:
-        chosen = sorted(set(frames))
-        parts = [self._features.get(frame) for frame in chosen]
-        size = len(parts[0])
-        return ImageFeatures(join_features(parts), {("", frame): at * size for at, frame in enumerate(chosen)})
-
-    def _forget(self) -> None:
-        """Drop frames that no later window shows: a window's second frame only moves forward."""
-        frames = self.engine.protocol.frames
-        second = window(self._frames, frames)[1] if frames > 1 else self._frames
-        self._features.forget(second)
-        if self._prompt is not None:
-            self._prompt.forget(second)
-
-
 @dataclass(frozen=True, eq=False)
 class RobometerCheckpoint(OpenCheckpoint[VLMShape]):
     """A Robometer checkpoint: backbone, heads, tokenizer with added tokens."""
@@ -389,7 +278,7 @@ class RobometerCheckpoint(OpenCheckpoint[VLMShape]):
     ) -> RobometerCheckpoint:
         """Find a checkpoint and check every name and shape; no weights are read yet. Arguments as in `Backbone`."""
         where = choose_device(device)
-        kind = choose_dtype(dtype, where)  # before gigabytes are downloaded
+        kind = choose_dtype(dtype, where, eight_bits=True)  # before gigabytes are downloaded
         checkpoint = read_checkpoint(name_or_path, revision, adapter=adapter)
         facts = checkpoint.facts
         if facts is None:
@@ -422,7 +311,7 @@ class RobometerCheckpoint(OpenCheckpoint[VLMShape]):
         weights = self.load_weights(expected, gaps=(UNUSED_HEAD,))
         heads = {name: weights.pop(name) for name in list(weights) if HEAD.match(name)}
         with within_memory(f"Loading {self.checkpoint.folder}"):
-            network = VLMNetwork(self.shape, weights)
+            network = VLMNetwork(self.shape, weights, eight_bits=self.dtype == EIGHT_BITS)
         weights.clear()  # the network has concatenated many of them; free the originals
         budget = TokenBudget.choose(network, asked=at_once)
         return RobometerEngine(network, heads, self.tokens, self.protocol, budget.tokens)

@@ -204,16 +204,12 @@ def make_encoder(corpus: PreparedCorpus, config: VLMTrainConfig, start: VLMStart
         for name, value in start.weights.items()
         if name.startswith("visual.")
     }
-    compiled, merged, vision = (
-        device.type == "cuda" and config.precision == "bfloat16",
-        not config.train_fusion,
-        start.shape.vision,
-    )
+    merged, vision = not config.train_fusion, start.shape.vision
     tower: FrozenTower | WindowedTower
     if isinstance(vision, WindowedVision):
         tower = WindowedTower(vision, weights, merged=merged)
     else:
-        tower = FrozenTower(vision, weights, merged=merged, compiled=compiled)
+        tower = FrozenTower(vision, weights, merged=merged)
     return ImageEncoder(tower, corpus, device, 0.0 if config.cache == "none" else config.cache_gib * GIB)
 
 

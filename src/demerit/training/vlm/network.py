@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 from demerit.data.frames import Frames, Images
 from demerit.models.vlm.config import QWEN3, QWEN25, VisionShape, WindowedVision
 from demerit.models.vlm.images import How, cut_image_patches, cut_pair_patches, resize_frames
-from demerit.models.vlm.layers import Pointwise, Vision
+from demerit.models.vlm.layers import Vision, choose_ops
 from demerit.models.vlm.network import transformers_network
 from demerit.models.vlm.qwen25 import WindowedTower
 from demerit.models.vlm.robometer import HEADS
@@ -208,15 +208,15 @@ ImagesByRow = dict[int, list[ImageInput]]
 class FrozenTower(Vision):
     """A vision tower that can stop before the layers that merge patches into tokens."""
 
-    def __init__(self, shape: VisionShape, weights: Mapping[str, Tensor], *, merged: bool, compiled: bool) -> None:
+    def __init__(self, shape: VisionShape, weights: Mapping[str, Tensor], *, merged: bool) -> None:
         """Take weights by their names within `visual.`; `merged` includes the merging layers."""
-        super().__init__(shape, weights, Pointwise(compiled))
+        super().__init__(shape, weights, choose_ops(weights["pos_embed.weight"].device))
         self.merges = merged
 
     def _merge_patches(self, x: Tensor, name: str, *, norm_after: bool) -> Tensor:
         if self.merges:
             return super()._merge_patches(x, name, norm_after=norm_after)
-        return x.reshape(-1, self.shape.hidden)
+        return x.reshape(-1, self.shape.hidden).clone()  # x is added to in place
 
 
 class ImageEncoder:

@@ -2,7 +2,8 @@
 
 A model gets one thread; one per core if it says `thread_safe`: the small networks compute a live frame on one core, so
 live episodes of different clients run side by side. For other models, waiting `score` requests of different clients
-are scored in one call, which keeps a GPU or a chat server busy. Live frames go first, but after each round of them one
+are scored in one call, which keeps a GPU or a chat server busy; so are waiting live frames of different episodes, if
+the model can do that. Live frames go first, but after each round of them one
 request is taken, so that neither waits for ever.
 """
 
@@ -21,11 +22,14 @@ from demerit.data.episode import Episode
 from demerit.data.reward import Reward
 from demerit.errors import DemeritError
 from demerit.models.compact.engine import count_cores
-from demerit.models.protocol import RewardModel
+from demerit.models.live import can_step_together, step_together
+from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, RewardModel
 from demerit.models.score import score_together
 
 AT_ONCE = 8
 """episodes of different requests that are scored in one call"""
+STEPS_AT_ONCE = 16
+"""live frames of different episodes in one call"""
 
 
 class Overloaded(DemeritError):
@@ -41,6 +45,7 @@ class _ModelTask:
     call: Callable[[], Any] | None
     episodes: Sequence[Episode]
     deadline: float
+    step: tuple[LiveEpisode, LiveFrame] | None = None
     future: Future[Any] = field(default_factory=Future)
 
 
@@ -84,6 +89,13 @@ class ModelThreads:
         task = _ModelTask(work, (), time.monotonic() + self.deadline)
         return self._submit(self._live if live else self._waiting, task)
 
+    def step(self, run: LiveEpisode, frame: LiveFrame) -> Future[tuple[LiveReward, float]]:
+        """Queue the next frame of a live episode; return its reward and the seconds that the model took.
+
+        Frames of different episodes are taken in one call, if that is cheaper and they wait for the model.
+        """
+        return self._submit(self._live, _ModelTask(None, (), time.monotonic() + self.deadline, step=(run, frame)))
+
     def stop(self) -> None:
         """Let the threads end after the work that waits."""
         self._stopped = True
@@ -111,8 +123,12 @@ class ModelThreads:
         """Return what to do next; nothing if another thread has done it."""
         with self._lock:
             if self._live and (self._round or not self._waiting):
-                self._round = max(0, self._round - 1)
-                return [self._live.popleft()]
+                tasks = [self._live.popleft()]
+                if self._count == 1 and tasks[0].step and can_step_together(tasks[0].step[0]):
+                    while self._live and self._live[0].step and len(tasks) < STEPS_AT_ONCE:
+                        tasks.append(self._live.popleft())
+                self._round = max(0, self._round - len(tasks))
+                return tasks
             if not self._waiting:
                 return []
             tasks = [self._waiting.popleft()]
@@ -123,6 +139,16 @@ class ModelThreads:
 
     def _run(self, tasks: list[_ModelTask]) -> None:
         try:
+            if steps := [task.step for task in tasks if task.step]:
+                started = time.perf_counter()
+                answers = step_together([run for run, _ in steps], [frame for _, frame in steps])
+                took = time.perf_counter() - started
+                for task, answer in zip(tasks, answers, strict=True):
+                    if isinstance(answer, Exception):
+                        task.future.set_exception(answer)
+                    else:
+                        task.future.set_result((answer, took))
+                return
             if len(tasks) == 1 and tasks[0].call is not None:
                 tasks[0].future.set_result(tasks[0].call())
                 return

@@ -33,7 +33,7 @@ from demerit.data.files import parse_json
 from demerit.data.reward import Reward
 from demerit.data.splits import seen_by
 from demerit.errors import BadInput, DemeritError, UnknownName
-from demerit.models.protocol import Comparer, LiveEpisode, LiveFrame, LiveReward, Online, Prepares, RewardModel
+from demerit.models.protocol import Comparer, LiveEpisode, Online, Prepares, RewardModel
 from demerit.use.serve import wire
 from demerit.use.serve.model_threads import ModelThreads
 from demerit.use.serve.requests import SentEpisode, read_episodes, read_frame
@@ -231,7 +231,7 @@ class RewardApp:
         if run is None:
             raise BadInput("message", '{"start": "INSTRUCTION"} before the first frame', "a frame")
         frame = read_frame(message["bytes"], self.limits)
-        reward, seconds = await self._wait(threads.call(partial(_time_step, run, frame), live=True))
+        reward, seconds = await self._wait(threads.step(run, frame))
         self._frames.labels(threads.model.card.name).inc()
         return run, {**encode_live(reward), "seconds": seconds}
 
@@ -381,12 +381,6 @@ class RewardApp:
             threads.stop()
         self._decoding.shutdown(wait=False, cancel_futures=True)
         self._decoder.close()
-
-
-def _time_step(run: LiveEpisode, frame: LiveFrame) -> tuple[LiveReward, float]:
-    """Return the reward of a frame and the seconds that the model took."""
-    started = time.perf_counter()
-    return run.step(frame), time.perf_counter() - started
 
 
 def serve_models(
