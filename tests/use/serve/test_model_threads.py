@@ -1,11 +1,18 @@
 """Who computes what when, in the threads of a model."""
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
 
 from demerit.data.episode import Episode
+from demerit.errors import BadInput
+from demerit.models.live import CombinedEpisode
+from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward
 from demerit.use.serve.model_threads import ModelThreads, Overloaded
 from fakes.served_models import Brightness, ThreadSafeBrightness
 from fakes.tiny_network import random_images
@@ -99,3 +106,48 @@ def test_stopped_threads_finish_what_waits(blocked: ModelThreads) -> None:
     blocked.stop()
     open_gate(blocked)
     assert waiting.result(60)[0].scored
+
+
+@dataclass
+class Pair:
+    """A live episode of a model that takes frames together; its value is the number of its frame."""
+
+    together: list[int]
+    frames: int = 0
+
+    def step(self, frame: LiveFrame) -> LiveReward:
+        answer = self.step_together([self], [frame])[0]
+        assert isinstance(answer, LiveReward)
+        return answer
+
+    def step_together(self, runs: Sequence[Any], frames: Sequence[LiveFrame]) -> list[LiveReward | Exception]:
+        self.together.append(len(runs))
+        answers: list[LiveReward | Exception] = []
+        for run, frame in zip(runs, frames, strict=True):
+            if not np.asarray(frame).size:
+                answers.append(BadInput("frame", "an image", "nothing"))
+                continue
+            run.frames += 1
+            answers.append(LiveReward(float(run.frames)))
+        return answers
+
+
+@pytest.mark.parametrize("combined", [False, True])
+def test_live_frames_that_wait_are_taken_together(blocked: ModelThreads, combined: bool) -> None:
+    together: list[int] = []
+    pairs = [Pair(together) for _ in range(20)]
+    runs: list[LiveEpisode] = list(pairs)
+    if combined:  # as of a calibrated model
+        runs = [CombinedEpisode([pair], lambda rewards: LiveReward(-rewards[0].value)) for pair in pairs]
+    empty = np.empty((0, 0, 3), np.uint8)
+    futures = [blocked.step(run, empty if at == 3 else random_images(1, 4, 4)[0]) for at, run in enumerate(runs)]
+    last = blocked.step(Brightness().start("x"), random_images(1, 4, 4)[0])
+    open_gate(blocked)
+    for at, future in enumerate(futures):
+        if at == 3:  # a bad frame spoils its own answer alone
+            with pytest.raises(BadInput):
+                future.result(60)
+        else:
+            assert future.result(60)[0].value == (-1 if combined else 1)
+    assert together == [16, 4]
+    assert last.result(60)[0].value >= 0

@@ -89,7 +89,7 @@ def _rotate(
     tl.store(to + half, high, mask=inside & is_key)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["patches", "total"])
 def _rotate_patches(qkv, cos, sin, out, patches, total, heads, half, rows: tl.constexpr, block: tl.constexpr):
     patch = tl.program_id(0).to(tl.int64)
     head, at = tl.arange(0, rows)[:, None], tl.arange(0, block)[None, :]
@@ -121,7 +121,7 @@ def _add_norm(x, more, weight, bias, out, width, epsilon, block: tl.constexpr):
     tl.store(out + row + at, (off * scale * gain + shift).to(total.dtype), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["context", "length", "seen"])  # or each new length would be compiled
 def _attend(
     q, pool, sees, out, context, length, seen, scale,
     heads: tl.constexpr, groups: tl.constexpr, size: tl.constexpr, share: tl.constexpr,

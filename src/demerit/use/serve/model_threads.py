@@ -124,8 +124,8 @@ class ModelThreads:
         with self._lock:
             if self._live and (self._round or not self._waiting):
                 tasks = [self._live.popleft()]
-                if self._count == 1 and tasks[0].step and can_step_together(tasks[0].step[0]):
-                    while self._live and self._live[0].step and len(tasks) < STEPS_AT_ONCE:
+                if self._count == 1 and _joins(tasks[0]):
+                    while self._live and _joins(self._live[0]) and len(tasks) < STEPS_AT_ONCE:
                         tasks.append(self._live.popleft())
                 self._round = max(0, self._round - len(tasks))
                 return tasks
@@ -169,6 +169,11 @@ def _is_wanted(task: _ModelTask) -> bool:
         task.future.set_exception(Overloaded("it waited too long for the model: try again later"))
         return False
     return True
+
+
+def _joins(task: _ModelTask) -> bool:
+    """Whether it is a live frame that the model can take in one call with others."""
+    return task.step is not None and can_step_together(task.step[0])
 
 
 def _fits(task: _ModelTask, others: list[_ModelTask]) -> bool:
