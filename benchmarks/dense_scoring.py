@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +29,8 @@ if __name__ == "__main__":
     parser.add_argument("--eager", action="store_true", help="also the engine without compiled kernels")
     parser.add_argument("--check", action="store_true", help="first compare with the reference in float32")
     parser.add_argument("--stream", action="store_true", help="also time live steps")
+    parser.add_argument("--profile", action="store_true", help="also say where the GPU's time goes")
+    parser.add_argument("--disk", action="store_true", help="also score videos on disk, with all that it takes")
     parser.add_argument("--robots", type=int, default=0, help="also time so many live episodes at 5 Hz each")
     parser.add_argument("--fp8", action="store_true", help="also the engine with eight-bit products")
     parser.add_argument("--json", type=Path)
@@ -36,9 +40,12 @@ import numpy as np
 import torch
 
 from _vlm_networks import TASK, WordTokenizer, network_config, random_weights, time_best
+from demerit import open_dataset
+from demerit.data.video import write_video
 from demerit.evaluate.metrics.ranking import spearman
 from demerit.models.protocol import example_card
-from demerit.models.published.robometer import RobometerRun
+from demerit.models.published.robometer import Robometer, RobometerRun
+from demerit.models.score import ScoreJob, score
 from demerit.models.vlm.backbone import TokenBudget
 from demerit.models.vlm.config import TextShape, VisionShape, VLMShape
 from demerit.models.vlm.network import VLMNetwork, transformers_network
@@ -202,6 +209,59 @@ def time_live_steps(engine: RobometerEngine, size: tuple[int, int], steps: int) 
         print(f"live steps from {start}: median {np.median(some) * 1e3:.1f} ms, worst {max(some) * 1e3:.1f} ms")
 
 
+def profile(engine: RobometerEngine, frames: np.ndarray) -> None:
+    """Print where the GPU's time goes: matrix products, attention, the functions between them, and gaps."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    kinds = {"products": ("nvjet", "gemm", "cutlass"), "attention": ("_attend", "flash", "sdpa")}
+    with record(activities=[ProfilerActivity.CUDA]) as seen:
+        engine.dense(frames, TASK)
+        torch.cuda.synchronize()
+    events = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
+    spent: Counter[str] = Counter()
+    for event in events:
+        kind = [kind for kind, names in kinds.items() if any(name in event.name for name in names)]
+        spent[kind[0] if kind else event.name.partition("(")[0][:40]] += event.time_range.elapsed_us()
+    span = max(event.time_range.end for event in events) - min(event.time_range.start for event in events)
+    spent["nothing runs"] = span - sum(spent.values())
+    print(f"{len(frames)} frames, {span / 1e6:.3f} s:", end=" ")
+    print(", ".join(f"{name} {time / span:.1%}" for name, time in spent.most_common(9)))
+
+
+def time_from_disk(engine: RobometerEngine, size: tuple[int, int], count: int, frames: int) -> None:
+    """Score a folder of videos into stored rewards, and the same frames from memory."""
+    model = object.__new__(Robometer)
+    protocol = SimpleNamespace(protocol=engine.protocol, facts={})
+    model.card, model.stride, model.checkpoint = example_card(name="robometer"), 1, protocol
+    model.engine = engine
+    with tempfile.TemporaryDirectory() as folder:
+        videos = Path(folder) / "videos"
+        videos.mkdir()
+        rows, columns = np.mgrid[: size[0], : size[1]]
+        for number in range(count):
+            waves = [np.sin((rows + columns * (number + 2) + 9 * at) / 40) for at in range(frames)]
+            write_video(
+                videos / f"{number}.mp4",
+                np.stack([np.uint8(127 * wave + 128) for wave in waves])[..., None].repeat(3, -1),
+            )
+        (videos / "labels.csv").write_text("file,instruction\n" + "".join(f"{n}.mp4,{TASK}\n" for n in range(count)))
+        dataset = open_dataset(str(videos))
+        clips = [episode.main.all() for episode in dataset]
+        engine.dense(clips[0], TASK)
+        start = time.perf_counter()
+        for clip in clips:
+            engine.dense(clip, TASK)
+        memory = time.perf_counter() - start
+        start = time.perf_counter()
+        progress = score(ScoreJob(model, dataset, Path(folder) / "rewards"))
+        disk = time.perf_counter() - start
+    assert progress.frames == count * frames
+    print(f"{count} videos of {frames} frames: from memory {count * frames / memory:.1f} frames/s, ", end="")
+    print(f"from disk to stored rewards {count * frames / disk:.1f} frames/s, {memory / disk:.1%}")
+
+
 def time_robots(engine: RobometerEngine, size: tuple[int, int], robots: int, rate: float, seconds: float) -> None:
     """Let robots send frames at a fixed rate, each out of step with the others, to the threads of a reward server."""
     model = SimpleNamespace(card=example_card(name="robometer"))
@@ -272,6 +332,11 @@ def main(options: argparse.Namespace) -> None:
     results = [row for count in counts for row in compare_ways(ways, random_frames(count, size, count), rate, device)]
     if options.stream:
         time_live_steps(engine, size, 60 if options.small else 600)
+    if options.profile:
+        profile(engine, random_frames(300, size, 300))
+    if options.disk:
+        for count, frames in ((3, 9),) if options.small else ((12, 300), (40, 50)):
+            time_from_disk(engine, size, count, frames)
     if options.robots:
         time_robots(engine, size, options.robots, 5.0, 4 if options.small else 20)
     if options.json:

@@ -36,16 +36,21 @@ if __name__ == "__main__":
     parser.add_argument("--width", type=int, default=64, help="of the random backbone")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--fp8", action="store_true", help="also measure the trained model with eight-bit products")
     parser.add_argument("--small", action="store_true")
     OPTIONS = parser.parse_args()  # before the imports that need extras: --help works without them
     if OPTIONS.corpus and not OPTIONS.test:
         parser.error("--corpus needs --test: episodes of other tasks to measure on")
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from demerit import load_model
 from demerit.data.formats import open_dataset
 from demerit.data.splits import SeenEpisodes, normalize_split, task_of
+from demerit.evaluate.metrics.ranking import spearman
+from demerit.models.vlm.network import VLMNetwork
 from demerit.training.vlm.checkpoints import EMBEDDING
 from fakes.chat_server import ScriptedServer
 from fakes.tiny_vlm import ROWS, tiny_checkpoint
@@ -143,6 +148,24 @@ def check_splits(model: Path, corpus: Path, test: str) -> None:
     assert sum(map(len, tasks.values())) == len(set().union(*tasks.values())), "a task is in two splits"
 
 
+def measure_eight_bits(model: Path, test: str, device: str) -> None:
+    """Print how eight-bit products change the grades of a trained model; without a GPU, torch rounds in their place."""
+    episodes = list(open_dataset(test))
+    true = np.array([episode.outcome.progress for episode in episodes], float)
+    means = {}
+    for name, eight_bits in (("full", False), ("eight bits", True)):
+        reader = load_model(f"roboreward:path={model},fps={FPS},device={device}")
+        backbone = reader.backbone
+        weights = backbone.load_weights(backbone.shape.expected_weights(read_out=True))
+        backbone.__dict__["network"] = VLMNetwork(backbone.shape, weights, eight_bits=eight_bits)
+        means[name] = np.array([reward.final for reward in reader.score(episodes)])
+        error = np.abs((means[name] - 1) / 4 - true)
+        print(f"{name}: {np.isfinite(error).sum()} episodes, {np.nanmean(error):.4f} from the measured progress")
+    change = np.abs(means["full"] - means["eight bits"])
+    print(f"grades that change: {np.mean(change > 0):.1%}, by {change.max():g} at most; ", end="")
+    print(f"rank correlation {spearman(means['full'], means['eight bits']):.3f}")
+
+
 def main(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         given.out = (given.out or Path(temporary)).resolve()
@@ -157,6 +180,8 @@ def main(given: argparse.Namespace) -> None:
         check_splits(model, corpus, test)
         named = f"roboreward:path={model},fps={FPS},device={given.device}"
         words = ["--model", named, "--out", given.out / "report", "--set", "as-recorded=true", "--set", "embed=0"]
+        if given.fp8:
+            measure_eight_bits(model, test, given.device)
         run("bench", "own", "--data", test, *words, "--set", f"resamples={100 if given.small else 10_000}")
 
 
