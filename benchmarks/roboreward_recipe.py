@@ -154,7 +154,7 @@ def measure_eight_bits(model: Path, test: str, device: str) -> None:
     true = np.array([episode.outcome.progress for episode in episodes], float)
     means = {}
     for name, eight_bits in (("full", False), ("eight bits", True)):
-        reader = load_model(f"roboreward:path={model},fps={FPS},device={device}")
+        reader = load_model(f"roboreward:path={model},fps={FPS},device={device},trust=0")
         backbone = reader.backbone
         weights = backbone.load_weights(backbone.shape.expected_weights(read_out=True))
         backbone.__dict__["network"] = VLMNetwork(backbone.shape, weights, eight_bits=eight_bits)

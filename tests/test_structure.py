@@ -107,7 +107,7 @@ def test_every_built_in_name_can_be_loaded() -> None:
 HEAVY = {
     "accelerate", "gymnasium_robotics", "h5py", "huggingface_hub", "lerobot", "matplotlib", "metaworld", "mujoco",
     "onnx", "openai", "peft", "pydantic", "rerun", "safetensors", "tensorboard", "tokenizers", "torch", "transformers",
-    "wandb",
+    "vlm.kernels", "wandb",
 }  # fmt: skip
 
 
@@ -244,7 +244,7 @@ def test_only_those_who_keep_labels_see_the_ones_that_people_rejected() -> None:
 
 
 # Room for what is there. To add more, raise a number here on purpose, and say in the pull request what it is for.
-BUDGET = {"modules": 275, "classes": 596, "options": 268, "leaf commands": 29}
+BUDGET = {"modules": 277, "classes": 603, "options": 268, "leaf commands": 29}
 
 
 def leaf_commands() -> dict[str, Any]:
