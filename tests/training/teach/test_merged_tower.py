@@ -150,7 +150,9 @@ NORM, LAYER = "model.visual.merger.norm.weight", "model.language_model.layers.0.
 BROKEN: dict[str, Callable[[Path], object]] = {
     "tensor of the tower missing": lambda folder: change_tensors(folder, lambda tensors: tensors.pop(NORM)),
     "tensor of the language model missing": lambda folder: change_tensors(folder, lambda tensors: tensors.pop(LAYER)),
-    "tensor too many": lambda folder: change_tensors(folder, lambda some: some.update({"model.visual.a": some[NORM].clone()})),
+    "tensor too many": lambda folder: change_tensors(
+        folder, lambda some: some.update({"model.visual.a": some[NORM].clone()})
+    ),
     "tensor of another shape": lambda folder: change_tensors(
         folder, lambda tensors: tensors.update({NORM: tensors[NORM][:3].clone()})
     ),

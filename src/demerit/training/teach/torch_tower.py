@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -61,48 +61,56 @@ CLOSE = 1e-3
 """how far the graph's features may be from the model's, in deviations of all features"""
 
 
+Encode: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""images (n, side, side, 3) uint8 to pooled vectors (n, width) and patches (n, grid², width)"""
+
+
 class TowerGraph(nn.Module):
     """Images (n, side, side, 3) uint8 to features: the pooled vector, then the mean of the patches in each region."""
 
-    def __init__(self, model: Any, mean: Tensor, deviation: Tensor, side: int) -> None:
-        """`mean` and `deviation` are of pixels from 0 to 255."""
+    def __init__(self, encode: Encode, grid: int, model: nn.Module | None = None) -> None:
+        """`model` has the weights of `encode`, unless they are plain tensors."""
         super().__init__()
-        self.model, self.mean, self.deviation = model, mean, deviation
-        self.grid, self.width, self.options = side // model.config.patch_size, model.config.hidden_size, {}
-        self.regions = torch.from_numpy(average_regions(self.grid))
-        if hasattr(model.embeddings, "interpolate_pos_encoding"):
-            keep_positions(model.embeddings)
-            self.options = {} if "dino" in model.config.model_type else {"interpolate_pos_encoding": True}
+        self.encode, self.model = encode, model
+        self.regions = torch.from_numpy(average_regions(grid))
 
     def forward(self, frames: Tensor) -> Tensor:
         """Return (n, features)."""
-        pixels = ((frames.float() - self.mean) / self.deviation).permute(0, 3, 1, 2)
-        out = self.model(pixel_values=pixels, **self.options)
+        pooled, patches = self.encode(frames)
+        return torch.cat([pooled, (self.regions @ patches).flatten(1)], dim=1)
+
+
+def encode_with_model(model: Any, mean: Tensor, deviation: Tensor, grid: int) -> Encode:
+    """Return how a model of transformers encodes; `mean` and `deviation` are of pixels from 0 to 255."""
+    options = {}
+    if hasattr(model.embeddings, "interpolate_pos_encoding"):
+        keep_positions(model.embeddings)
+        options = {} if "dino" in model.config.model_type else {"interpolate_pos_encoding": True}
+
+    def encode(frames: Tensor) -> tuple[Tensor, Tensor]:
+        pixels = ((frames.float() - mean) / deviation).permute(0, 3, 1, 2)
+        out = model(pixel_values=pixels, **options)
         tokens = out.last_hidden_state
-        others = tokens.shape[1] - self.grid**2
+        others = tokens.shape[1] - grid**2
         patches = tokens[:, others:]
         pooled = getattr(out, "pooler_output", None)
         if pooled is None:
             pooled = tokens[:, 0] if others else patches.mean(dim=1)
-        return torch.cat([pooled, (self.regions @ patches).flatten(1)], dim=1)
+        return pooled, patches
+
+    return encode
 
 
-class MergedGraph(nn.Module):
-    """Images (n, side, side, 3) uint8 to features: the mean of the tokens for a language model, then of each region."""
+def encode_with_merger(vision: Vision, grid: int) -> Encode:
+    """Return how a Qwen3-VL encodes: its patches are the tokens for the language model, and pooled their mean."""
+    shape = vision.shape
 
-    def __init__(self, shape: VisionShape, weights: Mapping[str, Tensor], side: int) -> None:
-        """Take weights by their names below `visual.`."""
-        super().__init__()
-        self.vision = Vision(shape, weights, Pointwise(compiled=False))
-        self.grid, self.width = side // shape.factor, shape.out
-        self.regions = torch.from_numpy(average_regions(self.grid))
-
-    def forward(self, frames: Tensor) -> Tensor:
-        """Return (n, features)."""
-        shape = self.vision.shape
+    def encode(frames: Tensor) -> tuple[Tensor, Tensor]:
         patches = cut_image_patches(frames, patch=shape.patch, merge=shape.merge, temporal=shape.temporal)
-        tokens = self.vision.features(patches, self.grid, self.grid).rows.view(-1, self.grid**2, self.width)
-        return torch.cat([tokens.mean(dim=1), (self.regions @ tokens).flatten(1)], dim=1)
+        tokens = vision.features(patches, grid, grid).rows.view(-1, grid**2, shape.out)
+        return tokens.mean(dim=1), tokens
+
+    return encode
 
 
 def average_regions(grid: int) -> Any:
@@ -137,7 +145,7 @@ def convert_tower(folder: Path) -> bytes:
         path = Path(temporary) / "tower.onnx"
         export_graph(graph, (images[:2],), path, ["frames"], ["features"], {"frames": {0: "n"}, "features": {0: "n"}})
         model = onnx.load(str(path))
-    pooled = features.shape[1] - len(graph.regions) * graph.width
+        pooled = graph.encode(images[:1])[0].shape[1]
     onnx.helper.set_model_props(model, {"licence": licence, "pooled": str(pooled)})
     content = bytes(model.SerializeToString())
     outputs = load_session(content, folder).run(None, {"frames": images.numpy()})[0]
@@ -168,7 +176,9 @@ def _open_model(folder: Path) -> tuple[TowerGraph, int, str]:
         raise BadInput(str(folder), expected, kind or f"a {CONFIG} without model_type")
     side, mean, deviation = _read_preprocessor(folder / PREPROCESSOR, _read_json(folder / PREPROCESSOR))
     with _refusing(folder):
-        graph = TowerGraph(_load_model(folder, kind), mean, deviation, side)
+        model = _load_model(folder, kind)
+        grid = side // model.config.patch_size
+        graph = TowerGraph(encode_with_model(model, mean, deviation, grid), grid, model)
     return graph, side, f"{read_card_licence(folder) or 'not stated'} ({kind})"
 
 
@@ -180,7 +190,7 @@ def _has_merger(folder: Path) -> bool:
     return config.get("model_type") == QWEN3 or "vlm_config" in config or config.get("architectures") == ["RFM"]
 
 
-def _open_merged(folder: Path) -> tuple[MergedGraph, int, str]:
+def _open_merged(folder: Path) -> tuple[TowerGraph, int, str]:
     """Return the graph of a Qwen3-VL's tower, the side of its images, and its licence."""
     checkpoint = read_checkpoint(str(folder))
     shape, facts = VLMShape.from_config(checkpoint.config), checkpoint.facts
@@ -194,7 +204,9 @@ def _open_merged(folder: Path) -> tuple[MergedGraph, int, str]:
     sources = {name: checkpoint.sources[name] for name in names}
     _check_size(folder, 4 * sum(math.prod(source.shape) for source in sources.values()))
     weights = replace(checkpoint, sources=sources).tensors("cpu", torch.float32)
-    graph = MergedGraph(tower, {name.removeprefix("visual."): weight for name, weight in weights}, side)
+    named = {name.removeprefix("visual."): weight for name, weight in weights}
+    grid = side // tower.factor
+    graph = TowerGraph(encode_with_merger(Vision(tower, named, Pointwise(compiled=False)), grid), grid)
     licences = [read_card_licence(place) or "not stated" for place in (checkpoint.folder, *checkpoint.adapters)]
     return graph, side, f"{' and '.join(dict.fromkeys(licences))} ({'robometer' if facts else shape.family})"
 
