@@ -156,7 +156,7 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "tensor of another shape": lambda folder: change_tensors(
         folder, lambda tensors: tensors.update({NORM: tensors[NORM][:3].clone()})
     ),
-    "other depth": set_vision(depth=3),
+    "other depth": set_vision(depth=3, deepstack_visual_indexes=[0, 1, 2]),
     "other activation": set_vision(hidden_act="gelu"),
     "heads of a Robometer missing": lambda folder: write_json(
         folder / "config.json",
@@ -168,6 +168,7 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "half a token": set_pixels(crop_size={"height": 80, "width": 80}),
     "other pixels": set_pixels(image_mean=[0.48, 0.45, 0.4]),
     "no pixels": set_pixels(image_std=[0, 0, 0]),
+    "Qwen3": lambda folder: (folder / "config.json").write_text('{"model_type": "qwen3"}'),
     "Qwen2.5": lambda folder: write_json(folder / "config.json", model_type="qwen2_5_vl"),
     "quantised": lambda folder: write_json(folder / "config.json", quantization_config={"bits": 4}),
     "pickle": leave_pickle,

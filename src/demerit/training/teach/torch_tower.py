@@ -30,8 +30,9 @@ from demerit.data.formats.lerobot.metadata import read_card_licence
 from demerit.data.frames import RGB
 from demerit.errors import BadInput, DemeritError, WeightsMismatch
 from demerit.models.compact.engine import load_session
+from demerit.models.loading import checkpoint_hint
 from demerit.models.taught.features import REGIONS
-from demerit.models.vlm.checkpoint import UNUSED_HEAD, is_adapter, read_checkpoint
+from demerit.models.vlm.checkpoint import UNUSED_HEAD, read_checkpoint
 from demerit.models.vlm.config import QWEN3, VisionShape, VLMShape
 from demerit.models.vlm.images import MIDDLE, cut_image_patches
 from demerit.models.vlm.layers import Pointwise, Vision
@@ -183,11 +184,9 @@ def _open_model(folder: Path) -> tuple[TowerGraph, int, str]:
 
 
 def _has_merger(folder: Path) -> bool:
-    """Whether a folder has a Qwen3-VL: plain, as a Robometer in either layout, or as an adapter of one."""
-    if is_adapter(folder):
-        return True
-    config = _read_json(folder / CONFIG)
-    return config.get("model_type") == QWEN3 or "vlm_config" in config or config.get("architectures") == ["RFM"]
+    """Whether a folder has a vision-language model, or an adapter of one."""
+    kind = _read_json(folder / CONFIG).get("model_type") if (folder / CONFIG).is_file() else ""
+    return str(kind) not in CLASSES and bool(checkpoint_hint(folder))
 
 
 def _open_merged(folder: Path) -> tuple[TowerGraph, int, str]:
