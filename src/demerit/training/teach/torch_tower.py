@@ -55,7 +55,7 @@ WITHOUT_POOLING = {"ijepa", "vit"}
 """types whose pooling layer is trained for another task, or not at all: the first token or the mean is used"""
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 QWEN_PIXELS = {"size": 256, "image_mean": [0.5] * RGB, "image_std": [0.5] * RGB}
-"""of a Qwen3-VL, whose own `size` counts pixels of the whole image: 256 x 256 is the smallest that it is given"""
+"""of a Qwen3-VL, whose own `size` counts pixels of a whole image of any proportions"""
 MOST_BYTES = 2**31 - 2**24
 """of weights: an ONNX file holds 2 GiB"""
 CLOSE = 1e-3
