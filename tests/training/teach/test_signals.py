@@ -1,6 +1,7 @@
 """Teaching with signals: what the pictures do not show, what is refused, and the whole way on the command line."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+import demerit
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames
 from demerit.data.reward import VerdictCounts
@@ -27,6 +29,7 @@ from fakes import lesson_data as data
 from fakes.command import demerit_here, error_sentence
 from fakes.fake_network import FakeNetwork
 
+SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
 QUICK = TeachConfig(folds=4, rows=12, views=1)
 
 
@@ -167,3 +170,23 @@ def test_the_whole_way_on_the_command_line(tmp_path: Path) -> None:
         load_model(str(tmp_path / "gentle")).start(data.WORDS)  # type: ignore[attr-defined]
     wrong = demerit_here("teach", "lesson", "-o", "other", "--signals", "forces", cwd=tmp_path)
     assert "force" in error_sentence(wrong)
+
+
+def test_rewards_of_another_model_are_a_signal_once_exported(tmp_path: Path) -> None:
+    """So a published model, run where there is a GPU, is corrected by labels where there is none."""
+    shutil.copytree(SAMPLE, tmp_path / "videos")
+
+    def run(*words: str) -> None:
+        done = demerit_here(*words, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    run("export", "videos", "scored", "--model", "change")
+    run("teach", "scored", "-o", "m", "--signals", "next.reward", "--tower", "none", "--no-reader", "--workers", "0")
+    run("score", "videos", "--model", "./m", "--limit", "2")
+    model, episodes = load_model(str(tmp_path / "m")), list(demerit.open_dataset(tmp_path / "scored"))
+    for one, reward in zip(episodes, RewardStore(tmp_path / "videos.demerit" / "rewards" / "change"), strict=True):
+        assert np.allclose(one.signals["next.reward"][:-1], reward.value[1:])  # the value of the frame after it
+    changed = [replace(one, signals={"next.reward": 1 - one.signals["next.reward"]}) for one in episodes[:2]]
+    for before, after in zip(model.score(episodes[:2]), model.score(changed), strict=True):
+        assert before.why_missing == "" and not np.allclose(before.value, after.value)
+    assert all("next.reward" in one.why_missing for one in RewardStore(tmp_path / "videos.demerit" / "rewards" / "m"))

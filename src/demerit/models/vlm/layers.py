@@ -58,7 +58,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def full_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attend from every token to every token; shapes as in `causal_attention`."""
     q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1]).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=bool(q.shape[1] != k.shape[1])).transpose(1, 2)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
