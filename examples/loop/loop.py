@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a minute, for tests")
     parser.add_argument("--chain", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    given.out = given.out.resolve()
     if given.chain:
         from rounds import SMALL, Chain, LoopPlan
 

@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9, help="start no run after this time")
     parser.add_argument("--small", action="store_true", help="seconds, for tests")
     given = parser.parse_args()
+    given.out = given.out.resolve()
     if given.step in ("prepare", "all"):
         from prepare import prepare
 

@@ -180,3 +180,19 @@ def test_the_stored_actions_do_the_task_again(studio: Studio, tmp_path: Path) ->
             facts = arena.step(action.astype(np.float64))
     assert made.measured.at_end
     assert arena.succeeded(facts)
+
+
+def test_triton_can_be_imported_after_drawing() -> None:
+    """Both contain an LLVM; loaded in the other order, the process ends with a segmentation fault."""
+    pytest.importorskip("triton")
+    code = (
+        "import numpy as np; from demerit.negatives.sim.arena import *; from demerit.negatives.sim.tasks import task\n"
+        "with SceneRenderer(Arena(task('window-close')), 32) as renderer:\n"
+        "    rng = np.random.default_rng(0)\n"
+        "    renderer.arena.reset(0, rng)\n"
+        "    renderer.prepare('plain', rng)\n"
+        "    renderer.render()\n"
+        "    import triton"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr

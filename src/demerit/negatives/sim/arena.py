@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from io import StringIO
 from types import TracebackType
 from typing import Any, Literal, get_args
@@ -31,6 +32,8 @@ ENVIRONMENTS = {SAWYER: "metaworld.env_dict", FETCH: "gymnasium_robotics"}
 def load_mujoco(robot: str = SAWYER) -> Any:
     """Import MuJoCo with a renderer that needs no screen; raise with install instructions if something is missing."""
     choose_renderer()
+    if find_spec("triton"):  # torch's optimizers import it; its LLVM crashes where Mesa's was loaded first
+        import_module("triton")
     try:
         with redirect_stderr(StringIO()):  # gymnasium_robotics prints news about other environments
             import_module(ENVIRONMENTS[robot])  # fails here, with the same install line
