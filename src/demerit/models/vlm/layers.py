@@ -163,7 +163,7 @@ def can_compile() -> bool:
     triton = importlib.util.find_spec("triton") is not None
     if not (compiler and triton):
         missing = "C compiler" if triton else "triton"
-        message = f"No {missing} found: kernels are not compiled and scoring takes about 1.4 times as long."
+        message = f"No {missing} found: kernels are not compiled and scoring takes about 1.6 times as long."
         warnings.warn(message, PerformanceWarning, stacklevel=2)
     return bool(compiler and triton)
 
