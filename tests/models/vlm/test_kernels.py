@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from demerit.errors import PerformanceWarning
 from demerit.models.vlm import layers
 from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.layers import EagerOps, EightBitMatrix
@@ -118,6 +119,20 @@ def test_kernels_run_where_they_can(
     monkeypatch.setattr(layers, "can_compile", lambda: compiles)
     shape = replace(VLMShape.from_config(tiny_config()).text, head=head)
     assert type(layers.choose_ops(torch.device(device), shape)) is (kernels if chosen else EagerOps)
+
+
+def test_kernels_need_triton_and_a_compiler_and_are_never_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "cc")
+    assert not layers.can_compile()  # tests/conftest.py sets TRITON_INTERPRET
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert layers.can_compile()
+    with monkeypatch.context() as patch, pytest.warns(PerformanceWarning, match="triton"):
+        patch.setattr("importlib.util.find_spec", lambda _: None)
+        assert not layers.can_compile()
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", "")
+    with pytest.warns(PerformanceWarning, match="C compiler"):
+        assert not layers.can_compile()
 
 
 @pytest.mark.slow

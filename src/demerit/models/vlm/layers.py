@@ -158,14 +158,17 @@ def choose_ops(device: torch.device, shape: TextShape | None = None) -> EagerOps
 
 
 def can_compile() -> bool:
-    """Whether triton and a C compiler are installed; warns if not, because scoring is slower then."""
+    """Whether triton and a C compiler are installed; warns if not, because scoring is slower then.
+
+    Not with TRITON_INTERPRET=1, as in tests: interpreted kernels take minutes, and bfloat16 products are wrong.
+    """
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     triton = importlib.util.find_spec("triton") is not None
     if not (compiler and triton):
         missing = "C compiler" if triton else "triton"
         message = f"No {missing} found: kernels are not compiled and scoring takes about 1.6 times as long."
         warnings.warn(message, PerformanceWarning, stacklevel=2)
-    return bool(compiler and triton)
+    return bool(compiler and triton) and os.environ.get("TRITON_INTERPRET") != "1"
 
 
 EIGHT_BITS = torch.float8_e4m3fn
