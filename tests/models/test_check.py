@@ -191,10 +191,35 @@ class MixesEpisodes(Follows):
         return self.run.step(frame)
 
 
+class TakesTogether(Change):
+    """A live episode whose frames are taken with those of others."""
+
+    def step_together(self, runs: Sequence[LiveEpisode], frames: Sequence[LiveFrame]) -> list[LiveReward | Exception]:
+        return [run.step(frame) for run, frame in zip(runs, frames, strict=True)]
+
+
+class SwapsEpisodes(TakesTogether):
+    """Answers come in another order."""
+
+    def step_together(self, runs: Sequence[LiveEpisode], frames: Sequence[LiveFrame]) -> list[LiveReward | Exception]:
+        return super().step_together(runs, frames)[::-1]
+
+
+class Together(Follows):
+    """Live, frames of several episodes are taken in one call."""
+
+    def __init__(self, kind: type[TakesTogether] = TakesTogether) -> None:
+        self.kind = kind
+
+    def start(self, instruction: str) -> LiveEpisode:
+        return self.kind(self.say)
+
+
 def test_an_honest_model_passes() -> None:
     report = check_model(Honest())
     assert [clause.status for clause in report.clauses] == ["kept"] * 7 + ["not checkable"]  # it is not live
-    assert [clause.status for clause in check_model(Follows()).clauses] == ["kept"] * 8
+    for live in (Follows(), Together()):
+        assert [clause.status for clause in check_model(live).clauses] == ["kept"] * 8
     report.raise_if_broken()
     for model in (Modest(), Spread(), Rounded()):
         assert not check_model(model).broken
@@ -223,6 +248,7 @@ def test_what_cannot_be_checked_is_not_called_kept(model: Honest, clause: str) -
         (SaysNumbers(), "live = offline"),
         (MixesEpisodes(), "live = offline"),
         (KeepsSuccess(), "live = offline"),
+        (Together(SwapsEpisodes), "live = offline"),
     ],
     ids=lambda case: type(case).__name__ if not isinstance(case, str) else "",
 )

@@ -109,6 +109,21 @@ def test_a_decoder_that_cannot_start_is_the_servers_fault_and_its_log_says_why(
     decoder.close()
 
 
+def test_a_disk_without_space_is_the_servers_fault(
+    decoder: UploadDecoder, make_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    sent = memoryview(make_video().read_bytes())
+    with monkeypatch.context() as patch:
+        patch.setattr("demerit.web.uploads.LOG.error", lambda text, *facts: log.append(text % facts))
+        # every write fails as on a full disk
+        patch.setattr("demerit.web.uploads.tempfile.NamedTemporaryFile", lambda **_: open("/dev/full", "wb"))
+        with pytest.raises(DecoderAway):
+            decoder.decode(sent, 2, None)
+    assert len(log) == 1 and "No space left" in log[0]
+    assert len(decoder.decode(sent, 2, None)) == 12
+
+
 def put_into(path: Path, dest: Path, container: str, **options: str) -> Path:
     """Copy a video into another container, with a name wherever a container has a place for one."""
     with av.open(str(path)) as source, av.open(str(dest), "w", format=container, options=options) as target:

@@ -17,6 +17,7 @@ from demerit.data.episode import Episode
 from demerit.data.frames import ArrayFrames, Frames, Images, Times
 from demerit.data.reward import Reward
 from demerit.errors import ContractBroken, DemeritError, UnreadableVideo
+from demerit.models.live import can_step_together, step_together
 from demerit.models.protocol import LiveFrame, LiveReward, ModelCard, Online, Prepares, RewardModel
 
 Status = Literal["kept", "broken", "not checkable"]
@@ -256,14 +257,22 @@ def _live_is_offline(trial: _ModelTrial) -> Result:
 
 
 def _step_in_turns(model: Online, episodes: list[Episode]) -> list[list[LiveReward]]:
-    """Score episodes live, a frame of each in turn: a model that mixes them gives other values than alone."""
+    """Score episodes live, a frame of each in turn: a model that mixes them gives other values than alone.
+
+    A model that takes frames of several episodes in one call is given every other one so.
+    """
     frames = [_read_live_frames(model, episode) for episode in episodes]
     live = [model.start(episode.instruction) for episode in episodes]
     answers: list[list[LiveReward]] = [[] for _ in episodes]
     for at in range(max(map(len, frames))):
-        for run, images, row in zip(live, frames, answers, strict=True):
-            if at < len(images):
-                row.append(run.step(images[at]))
+        there = [number for number, images in enumerate(frames) if at < len(images)]
+        runs, shown = [live[number] for number in there], [frames[number][at] for number in there]
+        together = at % 2 and can_step_together(runs[0])
+        said = step_together(runs, shown) if together else [run.step(one) for run, one in zip(runs, shown, strict=True)]
+        for number, answer in zip(there, said, strict=True):
+            if isinstance(answer, Exception):
+                raise answer
+            answers[number].append(answer)
     return answers
 
 

@@ -90,12 +90,16 @@ class CombinedEpisode:
 
 def can_step_together(run: LiveEpisode) -> bool:
     """Whether frames of several such episodes cost less in one call than one after another."""
-    parts = run.runs if isinstance(run, CombinedEpisode) else (run,)
-    return all(isinstance(part, StepsTogether) for part in parts)
+    if isinstance(run, CombinedEpisode):
+        return all(map(can_step_together, run.runs))
+    return isinstance(run, StepsTogether)
 
 
 def step_together(runs: Sequence[LiveEpisode], frames: Sequence[LiveFrame]) -> list[LiveReward | Exception]:
-    """Take the next frame of different live episodes of one model; the answer to a frame may be an error."""
+    """Take the next frame of different live episodes of one model; the answer to a frame may be an error.
+
+    Where the model fails on all of them, each is asked alone, so that one episode does not fail the others.
+    """
     first = runs[0]
     if isinstance(first, CombinedEpisode):
         members = zip(*(run.runs for run in runs if isinstance(run, CombinedEpisode)), strict=True)
@@ -104,13 +108,18 @@ def step_together(runs: Sequence[LiveEpisode], frames: Sequence[LiveFrame]) -> l
     try:
         return first.step_together(runs, frames) if isinstance(first, StepsTogether) else [first.step(frames[0])]
     except Exception as error:  # third-party code may raise anything
-        return [error] * len(runs)
+        if len(runs) == 1:
+            return [error]
+    return [step_together([run], [frame])[0] for run, frame in zip(runs, frames, strict=True)]
 
 
 def _combine(run: LiveEpisode, parts: Sequence[LiveReward | Exception]) -> LiveReward | Exception:
     rewards = [part for part in parts if isinstance(part, LiveReward)]
     wrong = next((part for part in parts if isinstance(part, Exception)), None)
-    return wrong or run.combine(rewards)  # type: ignore[attr-defined]  # all runs of a model are of one class
+    try:
+        return wrong or run.combine(rewards)  # type: ignore[attr-defined]  # all runs of a model are of one class
+    except Exception as error:  # third-party code may raise anything
+        return error
 
 
 def start_live(model: RewardModel, instruction: str) -> LiveEpisode:

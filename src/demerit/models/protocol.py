@@ -184,7 +184,10 @@ class StepsTogether(Protocol):
     """A live episode whose model takes frames of several episodes in one call."""
 
     def step_together(self, runs: Sequence[LiveEpisode], frames: Sequence[LiveFrame]) -> list[LiveReward | Exception]:
-        """Take the next frame of each of different episodes of one model; a bad frame's answer is its error."""
+        """Take the next frame of each of different episodes of one model; a bad frame's answer is its error.
+
+        Where it raises, no episode has taken its frame, and each is asked alone.
+        """
         ...
 
 

@@ -144,11 +144,15 @@ class UploadDecoder:
         if isinstance(video, Path):
             header, data = self._run(reader, video, stop)
         else:
-            with tempfile.NamedTemporaryFile(prefix=LEFT_OVER) as file:
-                fcntl.flock(file, fcntl.LOCK_SH)
-                file.write(video)
-                file.flush()
-                header, data = self._run(reader, Path(file.name), stop)
+            try:
+                with tempfile.NamedTemporaryFile(prefix=LEFT_OVER) as file:
+                    fcntl.flock(file, fcntl.LOCK_SH)
+                    file.write(video)
+                    file.flush()
+                    header, data = self._run(reader, Path(file.name), stop)
+            except OSError as error:
+                LOG.error("A file that was sent cannot be stored for decoding (%s).", error)
+                raise DecoderAway from None
         images = np.frombuffer(data, np.uint8).reshape(header["shape"])
         return SentFrames(images, np.array(header["at"], np.int32), np.array(header["times"]))
 

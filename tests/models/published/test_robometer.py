@@ -11,8 +11,10 @@ import torch
 from demerit import load_model
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames, Images
-from demerit.errors import BadInput, WeightsMismatch
+from demerit.errors import BadInput, OutOfMemory, WeightsMismatch
 from demerit.models.check import check_model
+from demerit.models.live import step_together
+from demerit.models.protocol import LiveReward
 from demerit.models.published.robometer import ZERO_AT, Robometer
 from fakes.tiny_vlm import tiny_checkpoint
 
@@ -100,6 +102,41 @@ def test_live_steps_equal_scores(folder: Path) -> None:
     for odd, word in ((noise(1, 48, 64)[0].astype(np.float32), "uint8"), (noise(1, 64, 64)[0], "before")):
         with pytest.raises(BadInput, match=word):
             run.step(odd)
+
+
+@pytest.mark.parametrize("what", ["no image", "a line", "too large", "no memory for its keys"])
+def test_a_live_episode_that_fails_does_not_fail_the_others(
+    folder: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Robometer(path=str(folder), device="cpu")
+    frames = noise(3, 48, 64)
+    alone = [reward.value for reward in map(model.start(TASK).step, frames)]
+    odd: Images = {"no image": frames[0, 0], "a line": noise(1, 1, 300)[0]}.get(what, noise(1, 320, 320)[0])
+    states, take = model.engine.network.language.states, model.engine.slots.take
+
+    def little_memory(needed: int, least: int) -> None:
+        if needed > least and what in ("too large", "no memory for its keys"):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    def states_of_few(packed: Any, *rest: Any) -> Any:
+        little_memory(packed.tokens, 800)
+        return states(packed, *rest)
+
+    def take_few(count: int) -> Any:
+        little_memory(count, 800 if "keys" in what else 10_000)
+        return take(count)
+
+    monkeypatch.setattr(model.engine.network.language, "states", states_of_few)
+    monkeypatch.setattr(model.engine.slots, "take", take_few)
+    runs = [model.start(TASK) for _ in range(3)]
+    for at in range(3):
+        answers = step_together(runs, [frames[at], odd, frames[at]])
+        assert isinstance(answers[1], OutOfMemory if "mem" in what or "large" in what else BadInput)
+        for answer in (answers[0], answers[2]):
+            assert isinstance(answer, LiveReward) and answer.value == pytest.approx(alone[at], abs=1e-5)
+    monkeypatch.undo()
+    if isinstance(answers[1], OutOfMemory):  # the episode has not taken its frame
+        assert runs[1].step(odd).value == pytest.approx(model.start(TASK).step(odd).value, abs=1e-5)
 
 
 def test_a_trained_model_says_where_its_progress_is_zero(tmp_path: Path) -> None:

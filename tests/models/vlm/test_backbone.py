@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tokenizers import Tokenizer
 
@@ -18,7 +19,8 @@ from demerit.models.published.pairwise import VLAC, Dopamine
 from demerit.models.published.robometer import Robometer
 from demerit.models.published.roboreward import RoboReward
 from demerit.models.published.topreward import TOPReward
-from demerit.models.vlm.backbone import Backbone
+from demerit.models.vlm import backbone
+from demerit.models.vlm.backbone import Backbone, choose_dtype
 from fakes.tiny_vlm import ROBOMETER_TOKENS, tiny_adapter, tiny_checkpoint
 
 TEXT_MODELS = (RoboReward, TOPReward, Dopamine, VLAC)
@@ -124,6 +126,32 @@ def test_another_family_device_or_dtype_is_refused(tmp_path: Path) -> None:
     for options, word in (({}, "internvl_chat"), ({"device": "tpu"}, "cuda"), ({"dtype": "int3"}, "bfloat16")):
         with pytest.raises(BadInput, match=word):
             Backbone.open(str(tmp_path), **{"device": "cpu", **options})
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "compiles", "refused"),
+    [
+        ("cpu", (9, 0), True, True),
+        ("cuda", (8, 6), True, True),
+        ("cuda", (9, 0), False, True),
+        ("cuda", (8, 9), True, False),
+    ],
+)
+def test_eight_bits_are_refused_where_nothing_computes_them(
+    device: str, capability: tuple[int, int], compiles: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(backbone, "can_compile", lambda: compiles)
+    where = torch.device(device)
+    if refused:
+        with pytest.raises(BadInput, match=r"8\.9.*C compiler"):
+            choose_dtype("fp8", where, eight_bits=True)
+    else:
+        assert choose_dtype("fp8", where, eight_bits=True) == torch.float8_e4m3fn
+    with pytest.raises(BadInput, match="'fp8'"):
+        choose_dtype("fp8", where)
+    with pytest.raises(BadInput, match="fp8"):
+        choose_dtype("int3", where, eight_bits=True)
 
 
 def test_a_tokenizer_of_another_network_is_refused(plain: Path, meter: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The GPU's kernels, run by triton's interpreter on a CPU, against torch's functions of the same names."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from demerit.errors import PerformanceWarning
+from demerit.models.vlm import layers
 from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.layers import EagerOps, EightBitMatrix
 from demerit.models.vlm.network import VLMNetwork
@@ -90,6 +93,46 @@ def test_eight_bits(kernels: Any) -> None:
     exact = x @ weight.T
     assert 0 < (product - exact).norm() / exact.norm() < 0.05
     torch.testing.assert_close(EightBitMatrix(weight, EagerOps()).add_product(exact.clone(), x), exact + product)
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "head", "compiles", "chosen"),
+    [
+        ("cuda", (8, 0), 128, True, True),
+        ("cuda", (7, 5), 128, True, False),  # too little memory for a tile
+        ("cuda", (9, 0), 96, True, False),
+        ("cuda", (9, 0), 8, True, False),
+        ("cuda", (9, 0), 128, False, False),
+        ("cpu", (9, 0), 128, True, False),
+    ],
+)
+def test_kernels_run_where_they_can(
+    kernels: Any,
+    device: str,
+    capability: tuple[int, int],
+    head: int,
+    compiles: bool,
+    chosen: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(layers, "can_compile", lambda: compiles)
+    shape = replace(VLMShape.from_config(tiny_config()).text, head=head)
+    assert type(layers.choose_ops(torch.device(device), shape)) is (kernels if chosen else EagerOps)
+
+
+def test_kernels_need_triton_and_a_compiler_and_are_never_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "cc")
+    assert not layers.can_compile()  # tests/conftest.py sets TRITON_INTERPRET
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert layers.can_compile()
+    with monkeypatch.context() as patch, pytest.warns(PerformanceWarning, match="triton"):
+        patch.setattr("importlib.util.find_spec", lambda _: None)
+        assert not layers.can_compile()
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", "")
+    with pytest.warns(PerformanceWarning, match="C compiler"):
+        assert not layers.can_compile()
 
 
 @pytest.mark.slow

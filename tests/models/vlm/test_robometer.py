@@ -119,6 +119,25 @@ def test_live_episodes_that_step_together_are_independent(tokens: PromptTokenize
     assert [len(values) for values in stepped] == [14, 14, 8]
 
 
+def test_live_episodes_together_keep_the_token_budget(tokens: PromptTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, _ = both(tokens, RobometerProtocol(), 1000)
+    ran: list[int] = []
+    inner = fast.network.language.states
+
+    def counted(packed: Any, *rest: Any) -> Any:
+        ran.append(packed.tokens)
+        return inner(packed, *rest)
+
+    clips = [noise(3, 32, 64, seed) for seed in range(7)]
+    alone = [fast.dense(clip, TASK).progress for clip in clips]
+    monkeypatch.setattr(fast.network.language, "states", counted)
+    lives = [LiveRobometer(fast, TASK) for _ in clips]
+    for at in range(3):
+        stepped = step_together(lives, [clip[at] for clip in clips])
+        np.testing.assert_allclose([value for value, _ in stepped], [values[at] for values in alone], atol=1e-5)
+    assert max(ran) <= 1000 and len(ran) < 3 * len(clips)
+
+
 def test_slots_of_episodes_that_end_are_used_again(tokens: PromptTokenizer) -> None:
     fast, _ = both(tokens, RobometerProtocol(), 4096)
     frames = noise(3, 32, 32)
@@ -134,7 +153,10 @@ def test_slots_of_episodes_that_end_are_used_again(tokens: PromptTokenizer) -> N
     window = len(first._slots)
     assert len(fast.slots) <= 4 * window
     del first
-    assert len(fast.slots._free) == len(fast.slots)
+    assert len(fast.slots._free) == len(fast.slots) > window
+    last = LiveRobometer(fast, TASK)
+    np.testing.assert_allclose([last.step(frame)[0] for frame in frames], dense, atol=1e-5)
+    assert len(fast.slots) == window, "memory of many episodes is freed when all have ended"
 
 
 def test_a_frame_of_another_size_changes_nothing(tokens: PromptTokenizer) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,6 +75,10 @@ def test_the_budget_fits_beside_the_weights(monkeypatch: pytest.MonkeyPatch) -> 
     assert TokenBudget.choose(network, asked=77).tokens == 77
     for free, tokens in ((10**12, MOST_TOKENS), (10, FEWEST_TOKENS)):  # noqa: B007 (the patched functions read it)
         assert TokenBudget.choose(network).tokens == tokens
+    free = 390_000_000
+    wide: Any = SimpleNamespace(**vars(network) | {"shape": replace(SHAPE, text=replace(text, inner=4096))})
+    passing = 2 * text.hidden + 2 * text.heads * text.head + key + 3 * 4096  # as of real networks: the MLP takes most
+    assert TokenBudget.choose(wide).tokens == int(SHARE * 400_000_000 / (2 * passing)) > FEWEST_TOKENS
     plain: Any = SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32, shape=SHAPE)
     assert TokenBudget.choose(plain).tokens == ON_A_CPU
 

@@ -114,6 +114,7 @@ class Pair:
 
     together: list[int]
     frames: int = 0
+    dies: bool = False
 
     def step(self, frame: LiveFrame) -> LiveReward:
         answer = self.step_together([self], [frame])[0]
@@ -121,6 +122,8 @@ class Pair:
         return answer
 
     def step_together(self, runs: Sequence[Any], frames: Sequence[LiveFrame]) -> list[LiveReward | Exception]:
+        if any(run.dies for run in runs):
+            raise RuntimeError("it dies")
         self.together.append(len(runs))
         answers: list[LiveReward | Exception] = []
         for run, frame in zip(runs, frames, strict=True):
@@ -132,13 +135,13 @@ class Pair:
         return answers
 
 
-@pytest.mark.parametrize("combined", [False, True])
-def test_live_frames_that_wait_are_taken_together(blocked: ModelThreads, combined: bool) -> None:
+@pytest.mark.parametrize("combined", [0, 1, 2])
+def test_live_frames_that_wait_are_taken_together(blocked: ModelThreads, combined: int) -> None:
     together: list[int] = []
     pairs = [Pair(together) for _ in range(20)]
     runs: list[LiveEpisode] = list(pairs)
-    if combined:  # as of a calibrated model
-        runs = [CombinedEpisode([pair], lambda rewards: LiveReward(-rewards[0].value)) for pair in pairs]
+    for _ in range(combined):  # as of a calibrated model, or a calibrated ensemble
+        runs = [CombinedEpisode([run], lambda rewards: LiveReward(-rewards[0].value)) for run in runs]
     empty = np.empty((0, 0, 3), np.uint8)
     futures = [blocked.step(run, empty if at == 3 else random_images(1, 4, 4)[0]) for at, run in enumerate(runs)]
     last = blocked.step(Brightness().start("x"), random_images(1, 4, 4)[0])
@@ -148,6 +151,21 @@ def test_live_frames_that_wait_are_taken_together(blocked: ModelThreads, combine
             with pytest.raises(BadInput):
                 future.result(60)
         else:
-            assert future.result(60)[0].value == (-1 if combined else 1)
+            assert future.result(60)[0].value == (-1) ** combined
     assert together == [16, 4]
     assert last.result(60)[0].value >= 0
+
+
+def refuse(rewards: Sequence[LiveReward]) -> LiveReward:
+    raise RuntimeError("cannot be combined")
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_live_episode_that_fails_fails_alone(blocked: ModelThreads, dies: bool) -> None:
+    runs = [CombinedEpisode([Pair([])], lambda rewards: rewards[0]) for _ in range(3)]
+    runs[1] = CombinedEpisode([Pair([], dies=dies)], refuse)
+    futures = [blocked.step(run, random_images(1, 4, 4)[0]) for run in runs]
+    open_gate(blocked)
+    with pytest.raises(RuntimeError, match="dies" if dies else "combined"):
+        futures[1].result(60)
+    assert [future.result(60)[0].value for future in futures[::2]] == [1, 1]

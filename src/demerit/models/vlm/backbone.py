@@ -27,7 +27,7 @@ from demerit.models.vlm.checkpoint import CONFIG, TRAINING, Checkpoint, is_adapt
 from demerit.models.vlm.config import QWEN3, QWEN25, VLMShape
 from demerit.models.vlm.hub import locate_checkpoint
 from demerit.models.vlm.images import VideoBounds
-from demerit.models.vlm.layers import EIGHT_BITS
+from demerit.models.vlm.layers import EIGHT_BITS, can_compile
 from demerit.models.vlm.network import VLMNetwork
 from demerit.models.vlm.prompt import TEMPLATE, PromptTokenizer, check_tokenizer
 
@@ -329,11 +329,13 @@ def choose_dtype(name: str | None, device: torch.device, *, eight_bits: bool = F
     if name is None:
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     if name == "fp8" and eight_bits:
-        if device.type != "cuda" or torch.cuda.get_device_capability(device) < HAS_EIGHT_BITS:
-            raise BadInput("dtype", "bfloat16 or float32: fp8 needs a GPU of compute capability 8.9 or more", name)
+        if device.type != "cuda" or torch.cuda.get_device_capability(device) < HAS_EIGHT_BITS or not can_compile():
+            needs = "fp8 needs a GPU of compute capability 8.9 or more, triton and a C compiler"
+            raise BadInput("dtype", f"bfloat16 or float32: {needs}", name)
         return EIGHT_BITS
     if name not in DTYPES:
-        raise BadInput("dtype", f"one of {', '.join(DTYPES)}", repr(name))
+        known = (*DTYPES, "fp8") if eight_bits else DTYPES
+        raise BadInput("dtype", f"one of {', '.join(known)}", repr(name))
     return DTYPES[name]
 
 

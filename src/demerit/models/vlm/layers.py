@@ -146,9 +146,11 @@ class EagerOps:
 
 
 def choose_ops(device: torch.device, shape: TextShape | None = None) -> EagerOps:
-    """Return kernels on a GPU; elsewhere, for odd sizes of heads, or without a compiler, torch's functions."""
+    """Return kernels on a GPU; elsewhere, on old GPUs, for odd heads, or without a compiler, torch's functions."""
     head = shape.head if shape else LEAST_HEAD
-    if device.type != "cuda" or head < LEAST_HEAD or head & (head - 1) or not can_compile():
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < HAS_BFLOAT16:
+        return EagerOps()
+    if head < LEAST_HEAD or head & (head - 1) or not can_compile():
         return EagerOps()
     from demerit.models.vlm.kernels import TritonOps  # noqa: PLC0415  needs triton
 
@@ -156,17 +158,22 @@ def choose_ops(device: torch.device, shape: TextShape | None = None) -> EagerOps
 
 
 def can_compile() -> bool:
-    """Whether triton and a C compiler are installed; warns if not, because scoring is slower then."""
+    """Whether triton and a C compiler are installed; warns if not, because scoring is slower then.
+
+    Not with TRITON_INTERPRET=1, as in tests: interpreted kernels take minutes, and bfloat16 products are wrong.
+    """
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     triton = importlib.util.find_spec("triton") is not None
     if not (compiler and triton):
         missing = "C compiler" if triton else "triton"
-        message = f"No {missing} found: kernels are not compiled and scoring takes about 1.4 times as long."
+        message = f"No {missing} found: kernels are not compiled and scoring takes about 1.6 times as long."
         warnings.warn(message, PerformanceWarning, stacklevel=2)
-    return bool(compiler and triton)
+    return bool(compiler and triton) and os.environ.get("TRITON_INTERPRET") != "1"
 
 
 EIGHT_BITS = torch.float8_e4m3fn
+HAS_BFLOAT16 = (8, 0)
+"""compute capability of the GPUs that the kernels are for; on older ones they need more memory than there is"""
 LEAST_HEAD = 16
 """smallest head that the kernels take; it must be a power of two"""
 
@@ -238,7 +245,9 @@ class KeySlots:
         return len(self._layers[0])
 
     def take(self, count: int) -> Ints:
-        """Return free slots; when there are too few, twice as many are made."""
+        """Return free slots; when there are too few, twice as many are made, and where all are free, those needed."""
+        if len(self._free) == len(self):
+            self._layers, self._free = [layer[:0].clone() for layer in self._layers], []
         if count > len(self._free):
             old, more = len(self), max(len(self), count)
             self._layers = [torch.cat([layer, layer.new_zeros(more, *layer.shape[1:])]) for layer in self._layers]

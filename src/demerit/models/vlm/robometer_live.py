@@ -20,14 +20,16 @@ from torch import Tensor
 from demerit.data.arrays import Ints
 from demerit.data.frames import RGB, Images
 from demerit.errors import BadInput
+from demerit.models.vlm.backbone import within_memory
 from demerit.models.vlm.layers import VisionFeatures
 from demerit.models.vlm.network import join_features
 from demerit.models.vlm.prefix_tree import PastTokens, PrefixTree, TreeSegment, pack, window
 from demerit.models.vlm.prompt import TokenBlock
-from demerit.models.vlm.robometer import RobometerEngine, WindowPrompt
+from demerit.models.vlm.robometer import RobometerEngine, WindowPrompt, image_size
 
 FEATURE_MEMORY = 1 << 29
 """bytes of past frames that an episode keeps on the device: about 340 frames of 240x320 for a 4B network"""
+WHAT = "Scoring live frames"
 NUMBERS = count()
 NONE = np.empty(0, np.int64)
 
@@ -95,13 +97,15 @@ class LiveRobometer:
         fits = frame.shape == self._size if self._size else frame.ndim == RGB and frame.shape[-1] == RGB
         if frame.dtype != np.uint8 or not fits:
             raise BadInput("frame", wanted, f"{frame.dtype} of shape {frame.shape}")
+        image_size(frame.shape[0], frame.shape[1], self.engine.network.shape.vision.factor)
 
     def take(self, features: VisionFeatures, size: tuple[int, ...], grid: tuple[int, int]) -> None:
         """Take the next frame's features. The first frame decides the size, and takes slots until this object ends."""
         if self._prompt is None:
-            self._prompt, self._size = WindowPrompt(self.engine, self.instruction, grid, self._name), size
-            self._slots = self.engine.slots.take(self._prompt.length)
+            prompt = WindowPrompt(self.engine, self.instruction, grid, self._name)
+            self._slots = self.engine.slots.take(prompt.length)  # may run out of memory
             weakref.finalize(self, self.engine.slots.give_back, self._slots)
+            self._prompt, self._size = prompt, size
         self._features.put(self.frames, features)
 
     def next_window(self) -> LiveWindow:
@@ -146,7 +150,10 @@ class LiveWindow:
 
 @torch.inference_mode()
 def step_together(lives: Sequence[LiveRobometer], frames: Sequence[Images]) -> list[tuple[float, float]]:
-    """Take the next frame of different live episodes of one engine; return progress and success of each."""
+    """Take the next frame of different live episodes of one engine; return progress and success of each.
+
+    Where it raises, no episode has taken its frame.
+    """
     engine = lives[0].engine
     for live, frame in zip(lives, frames, strict=True):
         live.check(frame)
@@ -154,11 +161,13 @@ def step_together(lives: Sequence[LiveRobometer], frames: Sequence[Images]) -> l
     for number, frame in enumerate(frames):
         by_size[frame.shape].append(number)
     for size, numbers in by_size.items():
-        images, grid = engine.encode(np.stack([frames[number] for number in numbers]))
-        for number, start in zip(numbers, images.rows.values(), strict=True):
-            lives[number].take(images.features.copy_rows(start, grid[0] * grid[1]), size, grid)
+        with within_memory(WHAT):
+            images, grid = engine.encode(np.stack([frames[number] for number in numbers]))
+            for number, start in zip(numbers, images.rows.values(), strict=True):
+                lives[number].take(images.features.copy_rows(start, grid[0] * grid[1]), size, grid)
     shown = [live.next_window() for live in lives]
-    states = _run_windows(engine, shown)
+    lengths = [len(part.slots) - part.kept for part in shown]
+    states = torch.cat(engine.budget.run(WHAT, lengths, lambda some: _run_windows(engine, shown[some])))
     output = engine.read_heads(states, np.array([live.frames for live in lives], np.int32))
     for live, part in zip(lives, shown, strict=True):
         live.advance(part)
