@@ -124,6 +124,12 @@ def test_page_shows_every_round_and_pairs_the_first_with_the_last(loop: dict[str
     assert "12, of which 9 failed too" in table
 
 
+def test_page_of_the_first_round_alone(loop: dict[str, ModuleType], tmp_path: Path) -> None:
+    write_round(tmp_path, "loop", 0, 0.25)
+    loop["page"].write_page(tmp_path)
+    assert "| window-close | start | 0 | 20 | 25% |" in (tmp_path / "results.md").read_text()
+
+
 @pytest.mark.slow
 def test_loop_runs_and_goes_on_after_a_kill(tmp_path: Path) -> None:
     command = [sys.executable, str(LOOP / "loop.py"), str(tmp_path / "out"), "--small", "--jobs", "1"]
