@@ -113,6 +113,11 @@ def test_a_figure_shows_its_own_correlation(rl: dict[str, ModuleType], tmp_path:
     assert "r = 1.00" in by_auroc and "r = " not in by_mae
 
 
+def test_rewards_that_are_all_right_are_at_the_right_end(rl: dict[str, ModuleType]) -> None:
+    chart = rl["page"].draw_quality([{"name": "a", "task": "a", "auroc": 1.0, "success": 0.5}], ["a"], "auroc")
+    assert '<circle cx="442.0" ' in chart
+
+
 def test_every_run_has_a_folder_of_its_own_and_the_truth_comes_first(rl: dict[str, ModuleType]) -> None:
     listed = rl["train"].cases()
     assert len({case.name for case in listed}) == len(listed)

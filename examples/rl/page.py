@@ -87,7 +87,7 @@ def draw_learning(found: dict[str, list[Run]]) -> str:
 def draw_quality(points: list[Run], tasks: list[str], measure: str) -> str:
     """Draw success by a measure of quality, a dot per reward: filled if its model was taught failures."""
     values = [accuracy(point, measure) for point in points]
-    axis = (math.floor(10 * min(values)) / 10, 1.0, NAMES[measure])
+    axis = (min(0.9, math.floor(10 * min(values)) / 10), 1.0, NAMES[measure])
     dots = ""
     for point, value in zip(points, values, strict=True):
         across, up = locate((value, point["success"]), axis)
