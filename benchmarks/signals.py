@@ -46,6 +46,12 @@ def area(values: list[float], flags: np.ndarray) -> float:
     return auroc(np.array(values), flags.astype(float)).measure(Resampling(resamples=1)).value
 
 
+def describe(areas: list[float]) -> str:
+    """Return the mean over draws and its standard error, s / sqrt(n) with s of n - 1; of one draw no error."""
+    error = f" ± {np.std(areas, ddof=1) / np.sqrt(len(areas)):.3f}" if len(areas) > 1 else ""
+    return f"{np.mean(areas):.3f}{error}"
+
+
 def shuffle_signals(episodes: list[demerit.Episode], names: list[str]) -> list[demerit.Episode]:
     """Give every episode the signals of another one, stretched to its length."""
     order = np.random.default_rng(0).permutation(len(episodes))
@@ -157,8 +163,7 @@ def main() -> None:
                         print(f"{Path(address).name} {each}+{each}, draw {draw}: {areas}", flush=True)
                 columns.append(f"{Path(address).name} {each}+{each} ({len(made)} draws)")
                 for name in made[0] if made else ():
-                    areas = np.array([one[name] for one in made])
-                    table[name][columns[-1]] = f"{areas.mean():.3f} ± {areas.std() / np.sqrt(len(areas)):.3f}"
+                    table[name][columns[-1]] = describe([one[name] for one in made])
     print(f"| AUROC on held-out scenes | {' | '.join(columns)} |")
     print("|---" * (len(columns) + 1) + "|")
     for name, row in table.items():

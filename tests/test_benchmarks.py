@@ -148,3 +148,12 @@ def test_offline_rl_says_what_is_bought_and_what_a_control_buys(monkeypatch: pyt
         ("| filtered", "true"): ["+0 (+0 to +0)", "no", "-20 (-20 to -20)"],
         ("| filtered", "random"): ["+20 (+20 to +20)", "yes", ""],
     }
+
+
+def test_the_standard_error_of_few_draws_is_not_too_small() -> None:
+    spec = importlib.util.spec_from_file_location("signals_benchmark", REPO / "benchmarks" / "signals.py")
+    assert spec is not None and spec.loader is not None
+    signals: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(signals)
+    assert signals.describe([0.5, 0.7]) == "0.600 ± 0.100"  # s = sqrt((0.1^2 + 0.1^2) / 1), over sqrt(2)
+    assert signals.describe([0.5]) == "0.500"

@@ -96,6 +96,28 @@ def test_page_pairs_the_exploited_run_with_the_one_taught_failures(rl: dict[str,
     assert quality[run["lesson"]]["episodes"] == quality[other["lesson"]]["episodes"] and run["seed"] == other["seed"]
 
 
+def test_a_figure_shows_its_own_correlation(rl: dict[str, ModuleType], tmp_path: Path) -> None:
+    train, page = rl["train"], rl["page"]
+    lessons = {lesson.name: lesson for lesson in train.lessons()}
+    quality = {name: make_quality(lesson, 0.5 + number / 60) for number, (name, lesson) in enumerate(lessons.items())}
+    quality = {name: {**facts, "mae": 0.5} for name, facts in quality.items()}  # the same for all: no correlation
+    for case in train.cases():
+        if case.task == "window-open" and case.seed == 0 and case.reward == "continuous":
+            folder = tmp_path / "runs" / case.name
+            folder.mkdir(parents=True)
+            (folder / "result.json").write_text(json.dumps(make_run(case, quality[case.lesson]["auroc"], 0.9)))
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "quality.json").write_text(json.dumps(quality))
+    page.write_page(tmp_path, lambda text: None)
+    by_mae, by_auroc = (tmp_path / "figure.html").read_text().split("<b>success by quality")[1:]
+    assert "r = 1.00" in by_auroc and "r = " not in by_mae
+
+
+def test_rewards_that_are_all_right_are_at_the_right_end(rl: dict[str, ModuleType]) -> None:
+    chart = rl["page"].draw_quality([{"name": "a", "task": "a", "auroc": 1.0, "success": 0.5}], ["a"], "auroc")
+    assert '<circle cx="442.0" ' in chart
+
+
 def test_every_run_has_a_folder_of_its_own_and_the_truth_comes_first(rl: dict[str, ModuleType]) -> None:
     listed = rl["train"].cases()
     assert len({case.name for case in listed}) == len(listed)

@@ -33,11 +33,12 @@ for name in ("gymnasium", "mujoco", "metaworld", "stable_baselines3"):
 def loop(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     for folder in ("rl", "loop"):
         monkeypatch.syspath_prepend(str(REPO / "examples" / folder))
+    import loop
     import loop_page
     import rounds
     import worlds
 
-    return {"page": loop_page, "rounds": rounds, "worlds": worlds}
+    return {"loop": loop, "page": loop_page, "rounds": rounds, "worlds": worlds}
 
 
 def make_rollout(number: int, success: bool) -> Episode:
@@ -122,6 +123,19 @@ def test_page_shows_every_round_and_pairs_the_first_with_the_last(loop: dict[str
         ("stock", "1", "26", "25%", "75%", "1 of 1"),
     ]
     assert "12, of which 9 failed too" in table
+
+
+def test_page_of_the_first_round_alone(loop: dict[str, ModuleType], tmp_path: Path) -> None:
+    write_round(tmp_path, "loop", 0, 0.25)
+    loop["page"].write_page(tmp_path)
+    assert "| window-close | start | 0 | 20 | 25% |" in (tmp_path / "results.md").read_text()
+
+
+def test_a_chain_that_fails_is_named(
+    loop: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "false")
+    assert loop["loop"].run_all(tmp_path, 1, True, "") == ["window-close:0"]
 
 
 @pytest.mark.slow

@@ -33,23 +33,23 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "rl"
 TASKS, SEEDS = ("window-close", "window-open"), (0, 1, 2)
 
 
-def run_all(out: Path, jobs: int, small: bool, only: str) -> None:
-    """Run every task and seed, a process each."""
+def run_all(out: Path, jobs: int, small: bool, only: str) -> list[str]:
+    """Run every task and seed, a process each; return the names of those that failed."""
     tasks, seeds = (TASKS[:1], SEEDS[:1]) if small else (TASKS, SEEDS)
     names = [name for seed, task in product(seeds, tasks) if only in (name := f"{task}:{seed}")]
     one_core = {**os.environ, "OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
     out.mkdir(parents=True, exist_ok=True)
 
-    def run(name: str) -> str:
+    def run(name: str) -> int:
         command = [sys.executable, __file__, str(out), "--chain", name, *(["--small"] if small else [])]
         log = out / f"{name.replace(':', '--')}.log"
         with log.open("w") as sink:
-            done = subprocess.run(command, env=one_core, stdout=sink, stderr=sink, check=False)
-        return f"{name}: {f'failed, see {log}' if done.returncode else 'done'}"
+            code = subprocess.run(command, env=one_core, stdout=sink, stderr=sink, check=False).returncode
+        print(f"{name}: {f'failed ({code}), see {log}' if code else 'done'}", flush=True)
+        return code
 
     with ThreadPoolExecutor(jobs) as pool:
-        for answer in pool.map(run, names):
-            print(answer, flush=True)
+        return [name for name, code in zip(names, pool.map(run, names), strict=True) if code]
 
 
 def main() -> None:
@@ -67,10 +67,12 @@ def main() -> None:
         task, seed = given.chain.split(":")
         Chain(task, int(seed), given.out, SMALL if given.small else LoopPlan()).run()
         return
-    run_all(given.out, given.jobs, given.small, given.only)
+    failed = run_all(given.out, given.jobs, given.small, given.only)
     from loop_page import write_page
 
     print(write_page(given.out))
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

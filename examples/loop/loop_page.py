@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment
 
 from demerit.data.arrays import Floats
-from demerit.data.files import write_atomic
 from demerit.evaluate.metrics.bootstrap import Tally, compare, mean_tally
-from page import HALF, draw_chart
+from page import HALF, draw_chart, draw_clip, fill_templates
 
 COLOURS = {"loop": "var(--s0)", "stock": "var(--s1)"}
 WORDS = {"loop": "verdicts on the policy's failures, and variants", "stock": "as many verdicts on other recordings"}
@@ -38,10 +35,9 @@ def pick(rounds: Sequence[Round], way: str, number: int, task: str = "") -> list
     ]
 
 
-def draw_rounds(rounds: Sequence[Round], name: str) -> str:
+def draw_rounds(rounds: Sequence[Round], name: str, last: int) -> str:
     """Draw a figure by round: each task and seed thin, the mean of a way thick."""
     lines: list[tuple[list[tuple[float, float]], str]] = []
-    last = max(one["round"] for one in rounds)
     for way, colour in COLOURS.items():
         chains = sorted({(one["task"], one["seed"]) for one in rounds})
         for task, seed in chains:
@@ -110,31 +106,21 @@ def values_by_chain(rounds: Sequence[Round], name: str) -> dict[str, float]:
     return {f"{one['task']} {one['seed']}": one[name] for one in rounds}
 
 
-def draw_clip(one: Round, number: int = 0) -> dict[str, Any]:
-    """Return a video of a round, with what the model believes and what is true."""
-    clip = one["clips"][number]
-    looks = {"values": 'stroke="var(--s1)" stroke-width="2.4"', "progress": 'stroke="var(--ink)" stroke-width="2.4"'}
-    lines = [(list(enumerate(clip[name])), look) for name, look in looks.items()]
-    chart = draw_chart(lines, (0, len(clip["values"]) - 1, "step"), "value")
-    return {**one, "video": clip["video"], "chart": chart}
-
-
 def write_page(out: Path) -> str:
     """Write page.html and results.md."""
     rounds = read_rounds(out)
-    last = max(one["round"] for one in rounds)
+    last = max([1, *(one["round"] for one in rounds)])
     pairs = []
     for task in dict.fromkeys(one["task"] for one in rounds):
         seed = max(pick(rounds, "loop", 0, task), key=lambda one: one["fooled"] * one["over-reward"])["seed"]
         ends = [one for number in (0, last) for one in pick(rounds, "loop", number, task) if one["seed"] == seed]
-        pairs.append([draw_clip(one) for one in ends])
+        pairs.append([{**one, **draw_clip(one["clips"][0])} for one in ends])
     variants = [one for one in rounds if "variants" in one]
     facts = {
-        "style": (files("demerit") / "assets" / "pages" / "style.css").read_text("utf-8"),
         "words": [(WORDS[way], colour) for way, colour in COLOURS.items()],
         "charts": {
-            "True success in the second world": draw_rounds(rounds, "success"),
-            "Trials in which the reward model is fooled": draw_rounds(rounds, "fooled"),
+            "True success in the second world": draw_rounds(rounds, "success", last),
+            "Trials in which the reward model is fooled": draw_rounds(rounds, "fooled", last),
         },
         "rows": summarize(rounds),
         "models": summarize_models(out),
@@ -146,9 +132,5 @@ def write_page(out: Path) -> str:
         "flagged": [sum(one[f"flagged {kind}"] for one in rounds) for kind in ("failures", "successes")],
         "rounds": len(rounds),
     }
-    env = Environment(autoescape=False, trim_blocks=True, lstrip_blocks=True)
-    for template in ("loop.html.j2", "loop.md.j2"):
-        text = env.from_string(Path(__file__).with_name(template).read_text("utf-8")).render(facts)
-        name = "page.html" if template.endswith("html.j2") else "results.md"
-        write_atomic(out / name, text.encode())
+    fill_templates(Path(__file__).parent, out, facts)
     return f"{len(rounds)} rounds: {out / 'page.html'}, {out / 'results.md'}"

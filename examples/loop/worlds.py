@@ -1,7 +1,7 @@
 """Two worlds with the same task: the simulator, where a policy is trained, and one that stands for reality.
 
 The second has another camera, other light and colours, a weaker arm, stiffer joints, and noise in actions, states and
-images. Nothing of it is used in training but the videos and verdicts that are recorded there.
+images. Of it a model is taught videos and verdicts alone. Variants of a failure also use its actions and its scene.
 """
 
 from __future__ import annotations

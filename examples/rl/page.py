@@ -87,7 +87,7 @@ def draw_learning(found: dict[str, list[Run]]) -> str:
 def draw_quality(points: list[Run], tasks: list[str], measure: str) -> str:
     """Draw success by a measure of quality, a dot per reward: filled if its model was taught failures."""
     values = [accuracy(point, measure) for point in points]
-    axis = (math.floor(10 * min(values)) / 10, 1.0, NAMES[measure])
+    axis = (min(0.9, math.floor(10 * min(values)) / 10), 1.0, NAMES[measure])
     dots = ""
     for point, value in zip(points, values, strict=True):
         across, up = locate((value, point["success"]), axis)
@@ -176,13 +176,26 @@ def find_hacks(runs: list[Run], quality: dict[str, Any], most: int = 3) -> list[
     return sorted(pairs, key=lambda pair: fooled(pair[:1]) - fooled(pair[1:]), reverse=True)[:most]
 
 
-def describe_clip(run: Run, facts: Run) -> dict[str, Any]:
+def draw_clip(clip: Run) -> dict[str, Any]:
     """The clip of a policy: what it does, what the model believes and what is true."""
-    clip = run["clips"][0]
     looks = {"values": 'stroke="var(--s1)" stroke-width="2.4"', "progress": 'stroke="var(--ink)" stroke-width="2.4"'}
     lines = [(list(enumerate(clip[name])), look) for name, look in looks.items()]
     chart = draw_chart(lines, (0, len(clip["values"]) - 1, "step"), "value")
-    return {**facts, **run, "video": clip["video"], "chart": chart, "fooled": fooled([run])}
+    return {"video": clip["video"], "chart": chart}
+
+
+def describe_clip(run: Run, facts: Run) -> dict[str, Any]:
+    """The first clip of a run, and what is known of both."""
+    return {**facts, **run, **draw_clip(run["clips"][0]), "fooled": fooled([run])}
+
+
+def fill_templates(folder: Path, out: Path, facts: dict[str, Any]) -> None:
+    """Write every template of a folder to `out`, in the style of demerit's pages."""
+    env = Environment(autoescape=False, trim_blocks=True, lstrip_blocks=True)
+    style = (files("demerit") / "assets" / "pages" / "style.css").read_text("utf-8")
+    for path in folder.glob("*.j2"):
+        text = env.from_string(path.read_text("utf-8")).render(facts, style=style)
+        write_atomic(out / path.stem, text.encode())
 
 
 def write_page(out: Path, say: Callable[[str], None]) -> None:
@@ -203,8 +216,8 @@ def write_page(out: Path, say: Callable[[str], None]) -> None:
         for flag in (False, True)
     }
     tasks = list(dict.fromkeys(facts["task"] for facts in quality.values()))
+    links = {measure: correlate(points, measure) for measure in NAMES}
     facts = {
-        "style": (files("demerit") / "assets" / "pages" / "style.css").read_text("utf-8"),
         "kinds": KINDS.values(),
         "charts": {name: draw_learning(found) for name, found in kinds.items()},
         "rows": [
@@ -214,15 +227,12 @@ def write_page(out: Path, say: Callable[[str], None]) -> None:
             if kinds[name][reward]
         ],
         "points": sorted(points, key=lambda p: (p["task"], -p["auroc"])),
-        "scatters": [draw_quality(points, tasks, measure) for measure in NAMES] if points else [],
-        "links": [link for measure in NAMES if (link := correlate(points, measure))],
+        "scatters": [(draw_quality(points, tasks, name), links[name]) for name in NAMES] if points else [],
+        "links": [link for link in links.values() if link],
         "tasks": list(zip(tasks, COLOURS, strict=False)),
         "hacks": [[describe_clip(run, quality[run["lesson"]]) for run in pair] for pair in find_hacks(runs, quality)],
         "fooled": [(fooled(side), len(side)) if side else None for side in sides.values()],
         "runs": len(runs),
     }
-    env = Environment(autoescape=False, trim_blocks=True, lstrip_blocks=True)
-    for template in ("page.html.j2", "figure.html.j2", "results.md.j2"):
-        text = env.from_string(Path(__file__).with_name(template).read_text("utf-8")).render(facts)
-        write_atomic(out / template.removesuffix(".j2"), text.encode())
+    fill_templates(Path(__file__).parent, out, facts)
     say(f"{len(runs)} runs: {out / 'page.html'}, {out / 'results.md'}")
