@@ -6,7 +6,6 @@ import base64
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,6 @@ from demerit.use.gym import RewardEnv
 from prepare import CONFIG, is_done
 from robot import SIZE, STRIDE
 from train import make_learner
-
-with suppress(ImportError):  # torch loads it later: an LLVM that comes after the one MuJoCo draws with ends the process
-    import triton  # noqa: F401
 
 LOOP, STOCK, NONE = "loop", "stock", "none"
 RISK = 0.1
