@@ -569,3 +569,15 @@ def test_variants_teach_but_their_originals_are_measured() -> None:
 
     assert measured([*lesson, *variants]) == {one.id for one in lesson}
     assert measured(variants) == {one.id for one in variants}
+
+
+def test_what_was_left_out_of_teaching_is_no_reward_of_an_edit() -> None:
+    """They share a video: another pace has other frames."""
+    lesson = data.episodes(4, 4, data.verdict)
+    edits = [load_negative(name).make_with_seed(one, 0) for one in lesson for name in ("pace", "hold")]
+    model = taught([*edits, *lesson]).model
+    for one in lesson:
+        reward = model.left_out(one)
+        assert (reward is not None) == one.outcomes[0].success
+        assert reward is None or reward.at[-1] == len(one) - 1
+    assert all(model.left_out(edit) is None for edit in edits)
