@@ -27,6 +27,7 @@ from demerit.decide.measure import label_detections, measure_detections
 from demerit.errors import BadInput
 from demerit.models.protocol import SCORE, example_card
 from demerit.models.rule import Rule, RuleConfig
+from demerit.negatives import load_negative
 from fakes.lamp_env import EpisodeLamp, LampModel
 from fakes.tiny_video import put_video
 
@@ -156,6 +157,15 @@ def test_too_few_successes_say_how_many_are_needed_and_which_did_not_count() -> 
     with pytest.raises(BadInput) as sure:
         calibrate(rises(30, 0), 0.05, 0.9)
     assert sure.value.expected == "45 or more"
+
+
+def test_what_was_made_of_one_success_counts_once() -> None:
+    episodes = rises(15, 0)
+    made = [load_negative(name).make_with_seed(one, 0) for one in episodes for name in ("hold", "recolour")]
+    with pytest.raises(BadInput) as few:
+        calibrate([*made, *episodes], 0.05)
+    assert str(few.value.got).startswith("15") and "30 more made of the same recordings" in str(few.value.got)
+    assert calibrate([*made, *episodes]).schedules == calibrate(episodes).schedules
 
 
 def test_two_successes_are_the_least_whatever_is_promised() -> None:

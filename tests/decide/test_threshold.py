@@ -18,6 +18,7 @@ from demerit.decide.threshold import (
     follow_episode,
 )
 from demerit.errors import BadInput
+from demerit.negatives import load_negative
 from demerit.use.gym.episode import EpisodeWatch, RewardScheme
 from fakes.lamp_env import LampModel
 
@@ -94,6 +95,21 @@ def test_too_few_episodes_and_those_that_do_not_count_are_said() -> None:
     with pytest.raises(BadInput):
         find_success_threshold(LampModel(), tested, risk=0.3, confidence=None)
     assert find_success_threshold(LampModel(), tested, confidence=None, use_test_split=True).episodes == 50
+
+
+def test_what_was_made_of_one_failure_counts_once() -> None:
+    episodes = failures(20)
+    lighter = [
+        load_negative("recolour")(one, np.random.default_rng(0), levels=[1.2, 1.2, 1.2, 0.0]) for one in episodes
+    ]
+    with pytest.raises(BadInput) as few:
+        find_success_threshold(LampModel(), [*episodes, *lighter], 0.04, None)
+    assert few.value.got == "20"
+    found = find_success_threshold(LampModel(), [*episodes, *lighter], 0.1, None)
+    assert found == find_success_threshold(LampModel(), lighter, 0.1, None)  # the higher of the two
+    assert found.at > find_success_threshold(LampModel(), episodes, 0.1, None).at
+    moments = [replace(one, origin=replace(one.origin, parent="a long recording")) for one in episodes]
+    assert find_success_threshold(LampModel(), moments, 0.1, None).episodes == 20  # different attempts
 
 
 def rising(count: int) -> list[Episode]:

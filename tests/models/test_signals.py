@@ -19,13 +19,17 @@ def make_episode(id: str = "one", **signals: Any) -> Episode:
 def test_scales_are_the_median_and_the_typical_distance_from_it() -> None:
     episodes = [make_episode(force=[0, 0, 0, 10]), make_episode(force=[0, 0, 30, 1e6])]
     assert fit_scales(episodes, ["force", "force"]) == {"force": [[0.0, 30.0]]}  # one huge force changes nothing
-    assert fit_scales([make_episode(still=[7, 7, 7, 7])], ["still"]) == {"still": [[7.0, 1.0]]}
-    wide = [make_episode(pose=np.ones((4, 2, 2))), make_episode(pose=np.ones((4, 2, 2))), make_episode(pose=[1] * 4)]
+    half = make_episode(half=[[7, 0], [7, 0], [7, 3], [7, 0]])  # one of its columns is the same everywhere
+    assert fit_scales([half], ["half"]) == {"half": [[7.0, 1.0], [0.0, 3.0]]}
+    poses = np.arange(16.0).reshape(4, 2, 2)
+    wide = [make_episode(pose=poses), make_episode(pose=poses), make_episode(pose=[1] * 4)]
     assert len(fit_scales(wide, ["pose"])["pose"]) == 4
     with pytest.raises(UnknownName, match="force"):
         fit_scales(episodes, ["forse"])
     with pytest.raises(BadInput, match="finite numbers"):
         fit_scales([make_episode(force=[0, 1, 2, np.nan])], ["force"])
+    with pytest.raises(BadInput, match=r"numbers that change.*\[7.0\] at every frame"):  # it would only be needed
+        fit_scales([make_episode(still=[7] * 4), make_episode(still=[7] * 4)], ["still"])
 
 
 def test_features_are_now_and_the_farthest_so_far() -> None:
@@ -69,7 +73,9 @@ def test_numbers_of_any_shape_are_columns() -> None:
         read_columns(signals, "one", 2)
 
 
-@pytest.mark.parametrize("scales", [{"a": [[0.0]]}, {"a": [[0.0, 0.0]]}, {"a": []}, {"a": 3}, {"a": [["x", 1.0]]}])
+@pytest.mark.parametrize(
+    "scales", [{"a": [[0.0]]}, {"a": [[0.0, 0.0]]}, {"a": []}, {"a": 3}, {"a": [["x", 1.0]]}, {"a": [[0, 1, 2, 3]]}]
+)
 def test_damaged_scales_are_found(scales: Any) -> None:
     assert not are_scales(scales)
     assert are_scales({"a": [[0.0, 1.0], [2.0, 0.5]]})

@@ -53,6 +53,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (site / "dreams-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: dreams\nVersion: 1.0\n")
     (group, own) = re.findall(r"^```toml\n\[(.*?)\]\n(.*?)^```$", PAGE, flags=re.M | re.S)[0]
     ours = "counted = my_dreams:Counted\ncareless = my_dreams:Careless\nclip = my_dreams:Counted\n"
+    ours += "gone = no_such_module:Gone\n"
     points = f"[{group.split(chr(34))[1]}]\n" + own.replace('"', "") + ours
     (site / "dreams-1.0.dist-info/entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(site)
@@ -84,6 +85,7 @@ def test_a_clip_teaches_only_after_a_person_has_labelled_it(installed: Path) -> 
     for name in VARIANTS:
         assert f"| `{name}` |" in PAGE and sum(one.edits[0].name == name for one in variants) == 6
     assert "dusk" in said[2].stdout and "Darkens the end of a video." in said[2].stdout
+    assert "Not available here" in said[2].stdout and "no_such_module" in said[2].stdout  # that of another plug-in
     assert "demerit annotate imagined" in said[3].stdout
     clips = {episode.origin.parent: episode for episode in Store(installed / "imagined").episodes()}
     originals = {episode.id: episode for episode in open_dataset(videos)}

@@ -95,6 +95,21 @@ def test_what_is_known_by_frame_follows_the_frames(failed: Episode, seed: int) -
     assert held.tolist() == [*range(12), *[11] * (len(held) - 12)] and len(held) > 12
 
 
+def test_a_faster_pace_keeps_what_one_frame_shows(failed: Episode) -> None:
+    marks = np.full(12, np.nan)
+    marks[5] = 0.5
+    spans = {"events": (Event("dropped", 9, 9),), "stages": (StageSpan("reach", 0, 4), StageSpan("lift", 5, 5))}
+    original = replace(failed, outcomes=(replace(FAILED, curve=marks, **spans),))
+    made = load_negative("pace")(original, np.random.default_rng(0), factor=0.75)
+    (label,), shown = made.outcomes, made.main.indices
+    assert shown is not None and shown.tolist() == [0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert label.curve is not None and label.curve[~np.isnan(label.curve)].tolist() == [0.5]
+    assert [shown[span.first] for span in (*label.events, *label.stages)] == [9, 0, 5]
+    many = replace(FAILED, events=tuple(Event("dropped", frame, frame) for frame in (2, 5, 9)), stages=())
+    with pytest.raises(NotApplicable, match="too few frames"):  # it would be as before
+        load_negative("pace")(replace(failed, outcomes=(many,)), np.random.default_rng(0), factor=0.75)
+
+
 def test_a_task_that_asks_for_a_speed_has_no_other_pace(failed: Episode) -> None:
     with pytest.raises(NotApplicable, match="speed"):
         load_negative("pace").make_with_seed(replace(failed, instruction="Slowly pour the milk"), 0)

@@ -25,6 +25,7 @@ from demerit.models.calibrated import Calibrated, Confidence, Shift
 from demerit.models.check import check_model
 from demerit.models.ensemble import Ensemble
 from demerit.models.protocol import Comparer, LiveFrame, LiveReward, Online
+from demerit.negatives import load_negative
 from demerit.training.calibration import CalibrateOptions, CalibrationResult, calibrate
 from fakes.coded_episodes import Listed, Oracle, coded, episode
 from fakes.command import demerit, error_sentence
@@ -155,6 +156,22 @@ def test_too_few_failures_write_nothing(tmp_path: Path) -> None:
     found = calibrate(coded(5), Hopeful(name="h"), tmp_path / "out", QUICK)
     assert found.model.recipe.threshold is None
     assert found.model.score([episode(99, "success")])[0].given["succeeds"] is None
+
+
+def test_what_was_made_of_one_recording_counts_once(tmp_path: Path) -> None:
+    originals = list(coded(10))
+    rng = np.random.default_rng(0)
+    brighter = [load_negative("recolour")(one, rng, levels=[1.2, 1.0, 1.0, 0.0]) for one in originals]
+    failed = sum(one.outcomes[0].success is False for one in originals)
+    both = Dataset(Listed([*originals, *brighter]), "coded:both")
+    with pytest.raises(BadInput, match=f"there are {failed} "):
+        calibrate(both, Hopeful(name="h"), tmp_path / "out", replace(SURE, risk=0.03))
+    alone, more = (
+        calibrate(data, Hopeful(name="h"), tmp_path / name, SURE).model.recipe
+        for name, data in (("alone", coded(10)), ("more", both))
+    )
+    assert more.promise == alone.promise
+    assert more.threshold is not None and alone.threshold is not None and more.threshold > alone.threshold
 
 
 def test_other_folders_are_not_overwritten(tmp_path: Path) -> None:

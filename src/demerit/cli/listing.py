@@ -78,8 +78,12 @@ def _source_rows() -> Rows:
 
 def _negative_rows() -> Rows:
     edits = {name: [_first_line(load_negative(name).make)] for name in NEGATIVES}
-    others = filter(is_generator, GENERATORS)
-    return edits | {name: [_first_line(GENERATORS.factory(name)), "A generator: no label."] for name in others}
+    for name in filter(is_generator, GENERATORS):
+        try:
+            edits[name] = [_first_line(GENERATORS.factory(name)), "A generator: no label."]
+        except Exception as error:  # third-party code may raise anything
+            edits[name] = [f"Not available here: {error}"]
+    return edits
 
 
 def _behaviour_rows() -> Rows:

@@ -85,6 +85,14 @@ def videos_of(episode: Episode) -> list[str]:
     return videos
 
 
+def recording_of(episode: Episode) -> str:
+    """Return what counts as one for a guarantee: the id of an edited episode's original, or its own.
+
+    A retrieved moment has an original too, but is another attempt.
+    """
+    return (episode.edits and episode.origin.parent) or episode.id
+
+
 def normalize_split(split: str) -> Split:
     """Return what a split's name means, the same for every command and format.
 

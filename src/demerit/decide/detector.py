@@ -33,7 +33,7 @@ from demerit.data.arrays import Floats
 from demerit.data.episode import Episode, normalize_instruction
 from demerit.data.files import read_json, write_atomic
 from demerit.data.reward import WARNED, Reward, Verdict
-from demerit.data.splits import LabelSelection, SeenEpisodes, seen_by
+from demerit.data.splits import LabelSelection, SeenEpisodes, recording_of, seen_by
 from demerit.decide.guarantee import Guarantee
 from demerit.decide.threshold import affordable_risk, choose_looks, conformal_threshold, failures_needed, follow_episode
 from demerit.errors import BadInput
@@ -334,9 +334,8 @@ def calibrate_detector(
     if not 0 < false_alarms < 1:
         raise BadInput("--risk", "a share between 0 and 1", false_alarms)
     needed = max(FEWEST, failures_needed(false_alarms, confidence))
-    pairs: list[tuple[Episode, Reward]] = []
-    taught = 0
-    not_used = {"that the model learned from": 0, "unscored": 0}
+    used: dict[str, tuple[Episode, Reward, bool]] = {}
+    not_used = {"that the model learned from": 0, "unscored": 0, "made of the same recordings": 0}
     for original, scored_by_all in scored:
         episode = selection.take(original)
         if episode is None or episode.outcome is None or episode.outcome.success is not True:
@@ -348,8 +347,11 @@ def calibrate_detector(
         elif not reward.scored:
             not_used["unscored"] += 1
         else:
-            pairs.append((original, reward))
-            taught += has_learned
+            recording = recording_of(original)
+            not_used["made of the same recordings"] += recording in used
+            if recording not in used or len(original.edits) < len(used[recording][0].edits):
+                used[recording] = original, reward, has_learned
+    pairs, taught = [(episode, reward) for episode, reward, _ in used.values()], sum(last for *_, last in used.values())
     if len(pairs) < needed:
         notes = [f"{count} more {why}" for why, count in not_used.items() if count]
         afford = f" (or --risk {affordable_risk(len(pairs)):g})" if pairs and confidence is None else ""

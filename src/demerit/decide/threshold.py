@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from demerit.data.arrays import Floats
 from demerit.data.episode import Episode, Outcome
-from demerit.data.splits import LabelSelection, seen_by
+from demerit.data.splits import LabelSelection, recording_of, seen_by
 from demerit.decide.guarantee import Guarantee
 from demerit.errors import BadInput, BadReward
 from demerit.models import load_model
@@ -148,7 +148,7 @@ def find_success_threshold(
     """
     loaded = load_model(model) if isinstance(model, str) else model
     selection, seen = LabelSelection(use_test_split=use_test_split), seen_by(loaded)
-    learned, tops = 0, list[dict[ThresholdEvidence, float]]()
+    learned, tops = 0, list[tuple[str, dict[ThresholdEvidence, float]]]()
     for episode in filter(None, map(selection.take, episodes)):
         outcome = episode.outcome
         if outcome is None or outcome.success is not False or was_complete(outcome):
@@ -156,9 +156,13 @@ def find_success_threshold(
         if seen.has(episode):
             learned += 1
         else:
-            tops.append(highest_evidence(follow_episode(loaded, episode, stride), in_a_row))
-    kind: ThresholdEvidence = "success" if all("success" in top for top in tops) else "value"
-    threshold = conformal_threshold([top[kind] for top in tops], risk, confidence, kind, in_a_row)
+            top = highest_evidence(follow_episode(loaded, episode, stride), in_a_row)
+            tops.append((recording_of(episode), top))
+    kind: ThresholdEvidence = "success" if all("success" in top for _, top in tops) else "value"
+    highest: dict[str, float] = {}  # what was made of one recording counts once
+    for recording, top in tops:
+        highest[recording] = max(top[kind], highest.get(recording, -math.inf))
+    threshold = conformal_threshold(list(highest.values()), risk, confidence, kind, in_a_row)
     if not threshold.enough:
         fewest = f"{failures_needed(risk, confidence)} or more ({failures_needed(risk)} with confidence=None)"
         notes = [f"{learned} more that the model learned from, which do not count"] if learned else []

@@ -48,7 +48,10 @@ def fit_scales(episodes: Iterable[Episode], names: Sequence[str]) -> dict[str, l
         if not found:
             raise BadInput(f"signal {name!r}", "finite numbers at every frame of some episodes", "none")
         width = Counter(columns.shape[1] for columns in found).most_common(1)[0][0]
-        scales[name] = [_scale(column) for column in np.concatenate([one for one in found if one.shape[1] == width]).T]
+        columns = np.concatenate([one for one in found if one.shape[1] == width])
+        if (columns == columns[0]).all():
+            raise BadInput(f"signal {name!r}", "numbers that change", f"{columns[0].tolist()} at every frame")
+        scales[name] = [_scale(column) for column in columns.T]
     return scales
 
 
@@ -69,10 +72,13 @@ def _scale(column: Floats) -> list[float]:
 def are_scales(scales: SignalScales) -> bool:
     """Whether these are a middle and a spread above 0 for each column."""
     try:
-        pairs = np.array([pair for columns in scales.values() for pair in columns], dtype=np.float64).reshape(-1, 2)
+        tables = [np.array(columns, dtype=np.float64) for columns in scales.values()]
     except (TypeError, ValueError):
         return False
-    return all(scales.values()) and bool(np.isfinite(pairs).all() and (pairs[:, 1] > 0).all())
+    return all(
+        table.size and table.shape[1:] == (2,) and np.isfinite(table).all() and (table[:, 1] > 0).all()
+        for table in tables
+    )
 
 
 def scale_signals(episode: Episode, scales: SignalScales) -> Floats:

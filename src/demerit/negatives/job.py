@@ -79,7 +79,7 @@ def make_negatives(
         dataset: read twice, first for its instructions.
         dest: a new folder, or that of an earlier run of the same job.
         mix: how many of which.
-        keep_originals: also write the source's episodes, except successes over the limit per dataset.
+        keep_originals: also write the source's episodes, except originals over the limit per dataset.
         assume_success: the reason to treat episodes without an outcome as successes, for instance "demonstrations";
             empty = do not use them.
         on_progress: called after every episode of the second pass.

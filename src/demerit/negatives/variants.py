@@ -14,8 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from demerit.data.arrays import Ints
-from demerit.data.episode import Episode, plain_words
+from demerit.data.episode import Episode, Event, Outcome, plain_words
 from demerit.data.frames import alter
+from demerit.data.stages import StageSpan
 from demerit.errors import NotApplicable
 from demerit.negatives.edits import build_edited, move_spans
 from demerit.negatives.negative import load_negative, negative, require_label
@@ -70,10 +71,12 @@ def pace(episode: Episode, rng: np.random.Generator, *, factor: float | None = N
         raise NotApplicable("its instruction asks for a speed")
     if factor is None:
         factor = round(float(rng.uniform(LEAST_PACE, MOST_PACE) ** rng.choice([-1, 1])), 3)
-    frames = round(len(episode) * factor)
-    if not factor > 0 or frames < 2 or frames == len(episode):  # noqa: PLR2004
+    length = len(episode)
+    indices = np.rint(np.linspace(0, length - 1, max(0, round(length * factor)))).astype(np.int64)
+    lone = _lone_frames(require_label(episode), length)
+    indices = np.sort(np.concatenate([indices, np.setdiff1d(lone, indices)]))
+    if len(indices) in (0, 1, length):
         raise NotApplicable("it has too few frames to play them at another pace")
-    indices = np.rint(np.linspace(0, len(episode) - 1, frames)).astype(np.int64)
     return _keep_label(episode, "pace", {"factor": factor}, indices)
 
 
@@ -85,6 +88,15 @@ def hold(episode: Episode, rng: np.random.Generator, *, frames: int | None = Non
     if frames < 1 or not length:
         raise NotApplicable("there is no frame to hold")
     return _keep_label(episode, "hold", {"frames": frames}, np.minimum(np.arange(length + frames), length - 1))
+
+
+def _lone_frames(label: Outcome, length: int) -> Ints:
+    """Return the frames that are alone in having a mark, an event or a stage: a faster pace must not leave them out."""
+    known = np.zeros(0, dtype=bool) if label.curve is None else np.pad(~np.isnan(label.curve[:length]), 1)
+    marks = np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:]).tolist()
+    spans: tuple[Event | StageSpan, ...] = (*label.events, *label.stages)
+    alone = [span.first for span in spans if span.first == span.last < length]
+    return np.array([*marks, *alone], dtype=np.int64)
 
 
 def _numbers(*values: float) -> list[float]:

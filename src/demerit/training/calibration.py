@@ -23,7 +23,7 @@ from demerit.data.episode import NOT_A_MODEL, Episode, safe_name
 from demerit.data.files import make_folder, write_atomic
 from demerit.data.frames import short_hash
 from demerit.data.reward import Reward
-from demerit.data.splits import LabelSelection, videos_of
+from demerit.data.splits import LabelSelection, recording_of, videos_of
 from demerit.decide.threshold import Threshold, affordable_risk, conformal_threshold, failures_needed
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.benchmarks.scores import labels_of
@@ -80,6 +80,8 @@ class CalibrationExample:
     values: Floats = field(default_factory=lambda: np.zeros(0))
     """values at the frames whose true progress is known; only the last one without a labelled curve"""
     truth: Floats = field(default_factory=lambda: np.zeros(0))
+    recording: str = ""
+    """what it was made of; empty = itself. Whatever was made of one recording counts once, with the worst number"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,13 +218,26 @@ def fit(
     """
     if method not in METHODS:
         raise BadInput("method", f"one of {', '.join(METHODS)}", repr(method))
-    failures = np.array([example.score for example in examples if example.success is False])
+    failures = _scores_of_failures(examples)
     notes: list[str] = []
     if method == "isotonic":
         progress, success = _mean_progress(examples, notes), _probability(examples, notes)
     else:
         progress, success = _lower_bound(examples, risk, is_progress, notes), Confidence(failures)
     return FittedCalibration(progress, success, conformal_threshold(failures, risk), tuple(notes))
+
+
+def _scores_of_failures(examples: Iterable[CalibrationExample]) -> Floats:
+    return _worst_by_recording((example, example.score) for example in examples if example.success is False)
+
+
+def _worst_by_recording(numbers: Iterable[tuple[CalibrationExample, float]]) -> Floats:
+    """Return the highest number of each recording."""
+    highest: dict[str | int, float] = {}
+    for place, (example, number) in enumerate(numbers):
+        name = example.recording or place
+        highest[name] = max(number, highest.get(name, -np.inf))
+    return np.array(list(highest.values()))
 
 
 def too_few(count: int, risk: float) -> str:
@@ -265,7 +280,9 @@ def _lower_bound(
     With residuals r = value - true progress, P(r >= t) <= risk for a new exchangeable episode (see
     `conformal_threshold`), so true progress > value - t except for that risk.
     """
-    residuals = [example.final - example.progress for example in examples if example.progress is not None]
+    residuals = _worst_by_recording(
+        (example, example.final - example.progress) for example in examples if example.progress is not None
+    )
     if not is_progress:
         notes.append(
             "The model's values do not run from 0 to 1, so they stay as they were (--method isotonic maps them)."
@@ -293,7 +310,7 @@ def cross_validate(
     Names that end in `_before` are the model's own numbers on the same episodes, where they run from 0 to 1.
     """
     tasks = [example.task for example in examples]
-    units = tasks if len(set(tasks)) > 1 else [example.id for example in examples]
+    units = tasks if len(set(tasks)) > 1 else [example.recording or example.id for example in examples]
     # folds depend on the names alone
     ordered = sorted(set(units), key=lambda unit: short_hash(unit.encode()))
     fold_of = {unit: place % FOLDS for place, unit in enumerate(ordered)}
@@ -435,10 +452,12 @@ def calibrate(
     examples, evidence, unscored = make_examples({id: labels for id, (_, labels) in chosen.items()}, rewards)
     if not examples:
         raise BadInput(inner.card.name, "a model that scores some of the labelled episodes", _reasons(unscored))
-    counts = _counts(examples, unscored)
-    if options.method == "conformal" and counts["failures"] < failures_needed(options.risk):
+    recordings = {id: recording_of(episode) for id, (episode, _) in chosen.items()}
+    examples = [replace(example, recording=recordings[example.id]) for example in examples]
+    counts, failures = _counts(examples, unscored), len(_scores_of_failures(examples))
+    if options.method == "conformal" and failures < failures_needed(options.risk):
         least = f"at least {failures_needed(options.risk)} labelled failures that the model scored"
-        raise BadInput("--method conformal", least, too_few(counts["failures"], options.risk))
+        raise BadInput("--method conformal", least, too_few(failures, options.risk))
     is_progress = (inner.card.low, inner.card.high) == (0.0, 1.0)
     fitted = fit(examples, options.method, options.risk, is_progress)
     used = {example.id for example in examples}

@@ -106,6 +106,16 @@ def test_force_spoils_an_insertion_that_looks_right(renderers: dict[str, SceneRe
     assert {"undone", "incomplete"}.isdisjoint(event.kind for event in find_events(hard))
 
 
+@pytest.mark.parametrize(("behaviour", "seed"), [("jam", 101), ("slam", 101)])
+def test_a_peg_that_was_forced_into_the_hole_is_at_its_place(
+    renderers: dict[str, SceneRenderer], behaviour: str, seed: int
+) -> None:
+    forced = play(renderers, "fetch-insert", behaviour, seed).measured
+    assert forced.steps[-1].distance < forced.task.within and not forced.ever
+    kinds = {event.kind for event in find_events(forced)}
+    assert "collision" in kinds and {"wrong place", "dropped", "not released"}.isdisjoint(kinds)
+
+
 def test_what_is_not_held_presses_nothing() -> None:
     """A peg that stands on the table is no force of the robot; no other task counts what is held."""
     arena = open_arena(task("fetch-insert"))

@@ -23,11 +23,20 @@ from demerit.cli import app
 from demerit.data.episode import Episode, Outcome
 from demerit.data.store import Store
 from demerit.errors import NotApplicable
-from demerit.negatives.sim.arena import OBJECT, Arena, SceneRenderer
+from demerit.negatives.sim.arena import OBJECT, Arena, SceneRenderer, silence_warnings
 from demerit.negatives.sim.job import plan_variants
-from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, record, rollout, vary
-from demerit.negatives.sim.tasks import task
-from demerit.negatives.sim.variants import CHANGES, Recording, change_physics, retime
+from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, check_applies, record, rollout, vary
+from demerit.negatives.sim.tasks import task, tasks
+from demerit.negatives.sim.variants import (
+    CHANGES,
+    ON_RAILS,
+    Recording,
+    change_physics,
+    draw_changes,
+    move_start,
+    possible_changes,
+    retime,
+)
 
 SIZE = 32
 
@@ -120,6 +129,35 @@ def test_what_cannot_be_done_again_is_left_out_with_the_reason(failure: Episode)
     specs, skipped = plan_variants([failure, won, *strange], 2, ("start",), SIZE)
     assert [spec.like.like for spec in specs if spec.like] == [failure.id] * 2
     assert skipped.total() == 1 + len(strange)
+
+
+QUICK = ("basketball", "bin-picking", "plate-slide")
+LOOSE = [name for name, one in tasks().items() if one.loose]
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in LOOSE]
+)
+def test_what_a_task_allows_can_be_changed(name: str) -> None:
+    arena, rng = Arena(task(name)), np.random.default_rng(0)
+    possible = possible_changes(("object", "size"), arena.task)
+    if name in ON_RAILS:
+        assert not possible
+        return
+    kinds = arena.model.geom_type[arena.groups == OBJECT]
+    assert ("size" in possible) == (arena.mujoco.mjtGeom.mjGEOM_MESH not in kinds)
+    with silence_warnings():
+        first = arena.reset(1, rng)
+        moved = move_start(arena, first, ("object",), rng)
+    assert np.linalg.norm((moved.object - first.object)[:2]) > 0.002
+
+
+def test_the_size_of_a_mesh_is_not_changed() -> None:
+    size = Recording("a", 0, "", "", np.zeros((2, 4)), 1, ("size",))
+    with pytest.raises(NotApplicable, match="the object of basketball is a mesh"):
+        check_applies(EpisodeSpec("basketball", "drop", 1, "varied", SIZE, like=size))
+    both = replace(size, changes=("size", "look"))
+    assert draw_changes(both, task("basketball"), np.random.default_rng(0)) == ("look",)
 
 
 @given(st.integers(2, 12), st.integers(1, 6), st.integers(0, 2**32), st.booleans())

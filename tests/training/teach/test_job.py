@@ -31,6 +31,7 @@ from demerit.models.protocol import Prepares
 from demerit.models.reward_store import RewardStore
 from demerit.models.score import ScoreJob, score
 from demerit.models.taught.model import TaughtModel
+from demerit.negatives import load_negative
 from demerit.training.teach import TeachConfig, TeachOutcome, features, teach
 from demerit.training.teach.job import STOPPED
 from demerit.training.teach.report import write_teach_page
@@ -554,3 +555,29 @@ def test_recordings_that_stop_when_the_task_is_done_are_judged_by_their_last_fra
         ]
     )
     assert curves.model.head.blend == going_on.model.head.blend  # only where flags are all that is known
+
+
+def test_variants_teach_but_their_originals_are_measured() -> None:
+    """Another pace changes the length: a control that knows only this would seem worse than it is."""
+    lesson = data.episodes(4, 4, data.verdict)
+    variants = [load_negative(name).make_with_seed(one, 0) for one in lesson for name in ("hold", "recolour")]
+
+    def measured(episodes: Sequence[Episode]) -> set[str]:
+        found = taught(episodes)
+        assert found.model.config.taught_on["episodes"] == len(episodes)
+        return {row.id for row in found.results.report.episodes}
+
+    assert measured([*lesson, *variants]) == {one.id for one in lesson}
+    assert measured(variants) == {one.id for one in variants}
+
+
+def test_what_was_left_out_of_teaching_is_no_reward_of_an_edit() -> None:
+    """They share a video: another pace has other frames."""
+    lesson = data.episodes(4, 4, data.verdict)
+    edits = [load_negative(name).make_with_seed(one, 0) for one in lesson for name in ("pace", "hold")]
+    model = taught([*edits, *lesson]).model
+    for one in lesson:
+        reward = model.left_out(one)
+        assert (reward is not None) == one.outcomes[0].success
+        assert reward is None or reward.at[-1] == len(one) - 1
+    assert all(model.left_out(edit) is None for edit in edits)

@@ -190,3 +190,16 @@ def test_rewards_of_another_model_are_a_signal_once_exported(tmp_path: Path) -> 
     for before, after in zip(model.score(episodes[:2]), model.score(changed), strict=True):
         assert before.why_missing == "" and not np.allclose(before.value, after.value)
     assert all("next.reward" in one.why_missing for one in RewardStore(tmp_path / "videos.demerit" / "rewards" / "m"))
+
+
+def test_a_camera_of_another_length_than_the_signals_is_not_taught() -> None:
+    def film(one: Episode, length: int) -> Episode:
+        frames = one.main.select([*range(data.FRAMES), *[data.FRAMES - 1] * (length - data.FRAMES)])
+        return replace(one, views={"main": one.main, "wrist": frames})
+
+    episodes = feel(6, 6)
+    longer = [film(episodes[0], data.FRAMES + 5), *(film(one, data.FRAMES) for one in episodes[1:])]
+    found = teach(
+        data.dataset(longer), None, network=FakeNetwork(), config=QUICK, workers=0, signals=["force"], cameras=["wrist"]
+    )
+    assert any("good-0 was skipped" in note and "cameras of one length" in note for note in found.results.notes)

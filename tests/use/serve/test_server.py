@@ -340,16 +340,17 @@ def test_live_connections_are_limited_and_not_for_web_pages(server: WebServer) -
 
 
 def test_models_that_only_score() -> None:
-    with serve_models([ScoresOnly(), Brightness()]) as server:
+    with serve_models([ScoresOnly(), Brightness(), Brightness("feels", reads_signals=True)]) as server:
         status, answer, _ = ask(server, "/models")
         assert status == 200 and [(one["prefers"], one["live"]) for one in answer["models"]] == [
             (False, False),
             (True, True),
+            (True, False),  # a live episode has no signals
         ]
         assert ask(server, "/score", GOOD)[0] == 404  # which of the two?
         assert ask(server, "/score?model=scores-only", GOOD)[1]["rewards"][0]["value"] == pytest.approx([0.03])
         assert ask(server, "/prefer?model=scores-only", GOOD)[0] == 400
-        assert refused_live(server, "?model=scores-only") == 400
+        assert refused_live(server, "?model=scores-only") == refused_live(server, "?model=feels") == 400
 
 
 def test_a_misspelt_instruction_is_refused_and_not_scored_as_none(server: WebServer) -> None:

@@ -227,7 +227,12 @@ class TaughtModel(ShownModel):
         return [self._score_episode(episode) for episode in episodes]
 
     def left_out(self, episode: Episode) -> Reward | None:
-        """Return the reward of a taught success by a head that was fitted without it; None = there is none."""
+        """Return the reward of a taught success by a head that was fitted without it; None = there is none.
+
+        There is none of an edit: it shares its video with the original, and has other frames or other pictures.
+        """
+        if episode.edits:
+            return None
         reward = next((self.held_out[mark] for mark in mark_episode(episode) if mark in self.held_out), None)
         return None if reward is None else replace(reward, episode=episode.id)
 

@@ -141,8 +141,7 @@ FORCED = frozenset({"excessive force", "collision"})
 
 
 def _undo(measured: Measured) -> Iterator[Event]:
-    is_spoiled = measured.task.gentle and measured.steps[-1].distance < measured.task.within
-    if measured.ever and not measured.at_end and not is_spoiled:
+    if measured.ever and not _is_in_place(measured, len(measured.steps) - 1):
         lost = int(np.flatnonzero(measured.success)[-1]) + 1
         yield Event("undone", lost, len(measured) - 1, "the task was done before")
 
@@ -161,7 +160,7 @@ def _drop(measured: Measured) -> Iterator[Event]:
             continue
         landed = first + int(fallen[0])
         # falling into the goal is not a drop
-        if not any(_is_done(measured, landed + after) for after in range(0, LONG_GRIP * 2, measured.stride)):
+        if not any(_is_in_place(measured, landed + after) for after in range(0, LONG_GRIP * 2, measured.stride)):
             yield _event(measured, "dropped", first, landed, f"from {height[first - 1]:.2f} m")
             return
 
@@ -175,7 +174,7 @@ def _missed_grasp(measured: Measured) -> Iterator[Event]:
         span = measured.steps[first : last + 1]
         near = float(np.linalg.norm(span[0].hand - span[0].object)) < NEAR
         empty = not any(facts.held or facts.spare_touched for facts in span)
-        if near and empty and last - first > LONG_GRIP and not _is_done(measured, last):
+        if near and empty and last - first > LONG_GRIP and not _is_in_place(measured, last):
             yield _event(measured, "missed grasp", first, last, "the gripper closed on nothing")
             return
 
@@ -184,7 +183,7 @@ def _not_released(measured: Measured) -> Iterator[Event]:
     is_held = _column(measured, "held")
     runs = [run for run in _runs(is_held) if run[1] == len(is_held) - 1]
     for first, last in runs:
-        near = measured.steps[-1].distance < 2 * measured.task.within
+        near = measured.steps[-1].distance < 2 * measured.task.within and not _is_in_place(measured, last)
         if near and not measured.ever and last - first > LONG_GRIP:
             yield _event(measured, "not released", max(first, last - LONG_GRIP), last, "still in the gripper")
 
@@ -192,7 +191,7 @@ def _not_released(measured: Measured) -> Iterator[Event]:
 def _wrong_place(measured: Measured) -> Iterator[Event]:
     """Moved, released, and at rest away from the goal."""
     places = np.array([facts.object for facts in measured.steps])
-    if measured.at_end or measured.ever or not measured.task.loose:
+    if _is_in_place(measured, len(measured.steps) - 1) or measured.ever or not measured.task.loose:
         return
     is_moved = float(np.linalg.norm(places[-1] - places[0])) > NUDGED
     is_released = not measured.steps[-1].held and not measured.steps[-1].touched
@@ -276,8 +275,11 @@ def _runs(flags: Bools | Floats) -> list[tuple[int, int]]:
     return [(int(first), int(last) - 1) for first, last in edges.reshape(-1, 2)]
 
 
-def _is_done(measured: Measured, step: int) -> bool:
-    return bool(measured.success[min(len(measured) - 1, -(-step // measured.stride))])
+def _is_in_place(measured: Measured, step: int) -> bool:
+    """Whether the task is done then, or only force has spoiled it."""
+    is_there = measured.steps[min(len(measured.steps) - 1, step)].distance < measured.task.within
+    is_done = bool(measured.success[min(len(measured) - 1, -(-step // measured.stride))])
+    return is_done or (measured.task.gentle and is_there)
 
 
 def _event(measured: Measured, kind: str, first: int, last: int, note: str) -> Event:

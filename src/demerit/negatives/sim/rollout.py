@@ -167,7 +167,7 @@ def rollout(spec: EpisodeSpec, arena: Arena, renderer: SceneRenderer) -> Rollout
 def _repeat(spec: EpisodeSpec, like: Recording, arena: Arena, renderer: SceneRenderer) -> Rollout:
     """Do recorded actions again in the scene where they were recorded, with changes."""
     scene, rng = random_numbers(spec, "scene"), random_numbers(spec, like.name)
-    changes = draw_changes(like, arena, rng)
+    changes = draw_changes(like, arena.task, rng)
     commands = retime(like, changes, rng)
     with change_physics(arena, changes, rng):
         with silence_warnings():

@@ -27,6 +27,12 @@ CHANGES = {
     "look": "another camera, light and colours",
 }
 """what a variant can change"""
+MESHES = frozenset(
+    "assembly basketball box-close coffee-pull coffee-push disassemble peg-unplug-side soccer sweep".split()
+)
+"""tasks whose object is a mesh, which has one size"""
+ON_RAILS = frozenset("plate-slide plate-slide-back plate-slide-back-side plate-slide-side".split())
+"""tasks whose object slides and cannot be put elsewhere"""
 ALTERED = ("geom_size", "geom_rbound", "geom_aabb", "geom_friction", "actuator_gainprm", "actuator_biasprm")
 """the parts of the model that a variant changes; the next episode has the original ones"""
 SETTLE_STEPS, MOVE_STEPS = 20, 8
@@ -58,20 +64,23 @@ class Recording:
 
     def check(self, task: Task) -> None:
         """Raise NotApplicable if no change makes sense for the task."""
-        if self.changes and not set(self.changes) & {"start", "timing", "look"} and not task.loose:
-            raise NotApplicable(f"{' and '.join(self.changes)} cannot be changed: {task.name} has no loose object")
+        if self.changes and not possible_changes(self.changes, task):
+            why = f"the object of {task.name} is a mesh" if task.name in MESHES else f"{task.name} has no loose object"
+            raise NotApplicable(f"{' and '.join(self.changes)} cannot be changed: {why}")
 
 
-def draw_changes(recording: Recording, arena: Arena, rng: np.random.Generator) -> tuple[str, ...]:
+def possible_changes(changes: Sequence[str], task: Task) -> list[str]:
+    """Return those of the changes that the task allows."""
+    impossible = set() if task.loose and task.name not in ON_RAILS else {"object", "size", "grip"}
+    impossible |= {"size"} if task.name in MESHES else set()
+    return [name for name in changes if name not in impossible]
+
+
+def draw_changes(recording: Recording, task: Task, rng: np.random.Generator) -> tuple[str, ...]:
     """Draw which changes a variant has: one or two, so that the failure is still the same kind more often than not."""
     if not recording.changes:
         return ()
-    impossible = set() if arena.task.loose else {"object", "size", "grip"}
-    if (arena.model.geom_type[arena.groups == OBJECT] == arena.mujoco.mjtGeom.mjGEOM_MESH).any():
-        impossible.add("size")
-    possible = [name for name in recording.changes if name not in impossible]
-    if not possible:
-        raise BadInput("changes", f"some that {arena.task.name} allows", ", ".join(recording.changes))
+    possible = possible_changes(recording.changes, task)
     count = min(len(possible), int(rng.integers(1, 3)))
     return tuple(possible[place] for place in sorted(rng.permutation(len(possible))[:count]))
 
@@ -133,7 +142,9 @@ def _free_joint(arena: Arena) -> int:
     model = arena.model
     for geom in np.flatnonzero(arena.groups == OBJECT):
         body = model.body(int(model.geom_bodyid[geom]))
-        joint = int(body.jntadr[0])
-        if joint >= 0 and model.jnt_type[joint] == arena.mujoco.mjtJoint.mjJNT_FREE:
-            return int(model.jnt_qposadr[joint])
+        while body.id:
+            joint = int(body.jntadr[0])
+            if joint >= 0 and model.jnt_type[joint] == arena.mujoco.mjtJoint.mjJNT_FREE:
+                return int(model.jnt_qposadr[joint])
+            body = model.body(int(body.parentid[0]))
     raise BadInput("changes", f"start, timing or look for {arena.task.name}", "no free object to move")

@@ -306,6 +306,9 @@ def _look_up(episode: Episode, spec: FeatureSpec, cache: Path) -> EmbeddedEpisod
     try:
         if spec.signals:
             scale_signals(episode, spec.signals)  # raises where one is not as in the other episodes
+            lengths = {name: len(episode.views[name]) for name in (episode.main_camera, *spec.present(episode))}
+            if len(set(lengths.values())) > 1:
+                raise BadEpisode(episode.id, "cameras of one length, as signals have a number per frame", lengths)
         return _read_features(_cache_file(cache, episode, spec), episode, spec)
     except DemeritError as error:
         return episode.id, str(error)

@@ -37,6 +37,7 @@ from demerit.models.protocol import SCORE, RewardModel
 from demerit.models.taught.features import Features, Reader
 from demerit.models.taught.head import TaughtHead
 from demerit.models.taught.model import TaughtModel
+from demerit.negatives.negative import VARIANTS
 from demerit.training.teach.data import TeachData, teaches_progress
 from demerit.training.teach.features import EmbeddedEpisode
 from demerit.training.teach.fit import READER
@@ -251,11 +252,18 @@ def _build_report(data: TeachData, training_set: TrainingSet, held_out: CrossVal
     )
     names = (CUES, *(control.card.name for control in controls))
     ids = {embedded.id for embedded in training_set.episodes}
+    # variants change what the controls see, such as the length: of a taught episode, only the original is measured
+    measured = [
+        index
+        for index, embedded in enumerate(training_set.episodes)
+        if not {edit.name for edit in embedded.episode.edits} & set(VARIANTS)
+        or embedded.episode.origin.parent not in ids
+    ]
     report = Report(
         about=About(benchmark.name, benchmark.claim, data.address),
         cards=(model.card, untaught, cue_card, *(control.card for control in controls)),
         controls=names,
-        episodes=tuple(_report_episode(training_set, index) for index in range(len(training_set))),
+        episodes=tuple(_report_episode(training_set, index) for index in measured),
         preferences=tuple(choice for choice in data.preferences if {choice.a, choice.b} <= ids),
         rewards=tuple(ScoredUnder(reward) for reward in rewards),
         environment=_environment(training_set, settings),

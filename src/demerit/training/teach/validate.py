@@ -117,13 +117,16 @@ def cross_validate(
 def list_held_out(
     training_set: TrainingSet, held_out: CrossValidation, calibration: SuccessCalibration
 ) -> list[Reward]:
-    """Return the rewards of successes by the heads that were fitted without them, named by the episodes' marks."""
+    """Return the rewards of successes by the heads that were fitted without them, named by the episodes' marks.
+
+    Not of edits, which have their original's marks.
+    """
     rewards = []
     for index, outputs in sorted(held_out.outputs.items()):
         embedded = training_set.episodes[index]
         head = replace(held_out.heads[held_out.fold[index]], steep=calibration.steep, middle=calibration.middle)
         columns = [rows.astype(np.float32) for rows in (head.value(outputs), head.success(outputs))]
-        if training_set.labels[index].verdict and np.isfinite(columns).all():
+        if training_set.labels[index].verdict and not embedded.episode.edits and np.isfinite(columns).all():
             rewards.append(Reward(KIND, JOIN.join(mark_episode(embedded.episode)), embedded.at, *columns))
     return rewards
 

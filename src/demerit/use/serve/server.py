@@ -140,7 +140,7 @@ class RewardApp:
                 "hash": threads.card_hash,
                 "seen": seen_by(threads.model).as_dict(),
                 "prefers": isinstance(threads.model, Comparer),
-                "live": isinstance(threads.model, Online),
+                "live": isinstance(threads.model, Online) and not threads.model.card.reads_signals,
             }
             for threads in self._models.values()
         ]
@@ -186,7 +186,7 @@ class RewardApp:
         """Follow live episodes, one after the other: a text starts one, a binary message is a frame."""
         try:
             threads = self._find(model, card)
-            if not isinstance(threads.model, Online):
+            if not isinstance(threads.model, Online) or threads.model.card.reads_signals:
                 raise HTTPException(400, f"the model {threads.model.card.name!r} does not score live episodes")
             if "origin" in socket.headers:
                 raise HTTPException(403, "web pages may not use this server")
