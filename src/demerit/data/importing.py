@@ -106,7 +106,7 @@ def import_dataset(
         open_or_create(root, dataset.name, licence, source=dataset.address)
     progress = ImportProgress(dataset.expected(), problems=dataset.problems)
     with StoreWriter(root, dry_run) as writer:
-        update = _FolderUpdate(dataset, writer, progress)
+        update = FolderUpdate(dataset, writer, progress)
         dataset.on_problem = update.add_problem
         for record in dataset.records():
             if isinstance(record, Preference):
@@ -123,8 +123,8 @@ def import_dataset(
     return progress
 
 
-class _FolderUpdate:
-    """What an import changes in a folder with episodes. Collected while reading, written by `finish` in one commit."""
+class FolderUpdate:
+    """What a run changes in a folder with episodes. Collected while reading, written by `finish` in one commit."""
 
     def __init__(self, dataset: Dataset, writer: StoreWriter, progress: ImportProgress) -> None:
         self.dataset, self.writer, self.progress = dataset, writer, progress
