@@ -143,10 +143,12 @@ class FolderUpdate:
                 self.before |= {row["id"]: (row["frames"], _state(row)) for row in table.to_pylist()}
 
     def add_problem(self, problem: Problem) -> None:
+        """Add a problem of the source."""
         self.problems.add(tuple(problem_row(problem).values()))
         self.writer.add(problem)
 
     def add_preference(self, preference: Preference) -> int:
+        """Add a preference between two episodes that are there; return how many were added."""
         absent = [id for id in (preference.a, preference.b) if id not in self.writer]
         if absent:
             detail = f"it compares {absent[0]!r}, which is not in the dataset"
