@@ -138,7 +138,7 @@ def test_one_line_says_which_number_decides(model: tuple[TeachOutcome, Path]) ->
     threshold = outcome.results.calibration.threshold
     line = describe_cut(outcome.model)
     assert line.startswith(f"called a success where the probability of success reaches {threshold:.2f} (At most 20.0%")
-    assert line.endswith(f"the value is no verdict: {outcome.model.card.quantity}, 0 to 1")
+    assert line.endswith(f"the value by itself ({outcome.model.card.quantity}, 0 to 1) is no verdict")
     assert outcome.results.cut == line
 
 
