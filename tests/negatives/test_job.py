@@ -88,6 +88,18 @@ def test_labels_follow_the_source(
     assert sum(progress.changes.values()) == (0 if now else 2) and progress.added == 0
 
 
+def test_an_original_that_a_person_rejects_teaches_nothing_any_more(
+    tmp_path: Path, make_episode: Callable[..., Episode]
+) -> None:
+    one = replace(make_episode("one"), outcomes=(Outcome("human", success=True),))
+    for check in ("", "rejected"):
+        checked = replace(one, origin=replace(one.origin, tags={"human_check": check} if check else {}))
+        source = Dataset(ListReader("a", [checked]), "a")
+        make_negatives(source, tmp_path / "made", Mix.parse("hold", per_episode=1), keep_originals=True)
+        labels = [episode.labels for episode in Store(tmp_path / "made").episodes()]
+        assert len(labels) == 2 and (not any(labels) if check else all(labels))
+
+
 def test_episodes_without_an_outcome(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     known = replace(make_episode("failed"), outcomes=(Outcome("human", success=False),))
     episodes = [make_episode("shown"), known]

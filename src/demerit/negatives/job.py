@@ -165,20 +165,24 @@ def _add(
         progress.kept += 1
         progress.grades["original", _grade(episode)] += 1
         _count_length(episode, trusted_outcome(episode), progress)
-        origin = replace(episode.origin, group=episode.origin.group or episode.id)  # the group of its negatives
-        progress.added += _write(writer, replace(episode, origin=origin))
+        progress.added += _write(writer, _with_group(episode))
 
 
 def _follow(episode: Episode, earlier: Iterable[Episode], update: FolderUpdate, pool: Pool) -> None:
-    """Give what an earlier run made of an episode the labels that follow from it now; none where none follows."""
+    """Bring what an earlier run made of an episode up to date; what does not follow from it any more has no label."""
     for made in earlier:
         if made.id == episode.id:
-            update.compare(replace(made, outcomes=episode.outcomes))
-        elif made.edits and not is_generator(made.edits[-1].name):
-            outcomes: tuple[Outcome, ...] = ()
-            with suppress(NotApplicable):
-                outcomes = apply_edit(episode, made.edits[-1], pool=pool).outcomes
-            update.compare(replace(made, outcomes=outcomes))
+            update.compare(_with_group(episode))
+        elif not is_generator(made.edits[-1].name):
+            try:
+                update.compare(apply_edit(episode, made.edits[-1], pool=pool))
+            except NotApplicable:
+                update.compare(replace(made, outcomes=()))
+
+
+def _with_group(episode: Episode) -> Episode:
+    """Put an original into the group of its negatives."""
+    return replace(episode, origin=replace(episode.origin, group=episode.origin.group or episode.id))
 
 
 def _count_frames(episode: Episode) -> Episode:
