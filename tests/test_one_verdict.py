@@ -27,6 +27,7 @@ from demerit.data.reward import WARNED, VerdictCounts
 from demerit.data.store import Store
 from demerit.data.video import write_video
 from demerit.decide.detector import Detector, Schedule
+from demerit.evaluate.reports.report import Report
 from demerit.models import load_model
 from demerit.models.reward_store import RewardStore
 from demerit.models.score import rewards_folder
@@ -255,6 +256,19 @@ def test_view_says_it(scene: Scene) -> None:
     for place, id in enumerate(facts["id"]):
         ((_, text),) = index.episode_json(place)["verdicts"]
         assert text.startswith(shown[id])
+
+
+def test_bench_says_it(scene: Scene, tmp_path: Path) -> None:
+    words = ("--data", scene.folder, "--model", scene.model, "--no-controls", "--set", "resamples=10", "-o", tmp_path)
+    result = demerit_here("bench", "own", *words, "--set", "include-seen=true")
+    report, printed = Report.read(tmp_path / "report.json"), " ".join(result.stdout.split())
+    (card,) = report.cards
+    said = {id: reward.verdict for id, reward in report.rewards_of(card.name).items()}
+    assert {id: (verdict.word, verdict.reason) for id, verdict in said.items()} == scene.verdicts
+    page = unescape((tmp_path / "report.html").read_text("utf-8"))
+    for line in scene.counts["warnings"]:
+        if not line.startswith("unfamiliar"):  # the report counts guesses
+            assert f"{card.name}: {line}" in printed and f"{card.name}: {line}" in page
 
 
 def test_serve_says_it(scene: Scene) -> None:

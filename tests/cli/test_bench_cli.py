@@ -27,6 +27,7 @@ def test_mistakes_are_one_sentence_and_benchmarks_are_listed(tmp_path: Path) -> 
         (("nothing@1",), "nothing@1"),
         (("rbm-eval",), "--data"),
         (("own", "--data", "nowhere"), "nowhere"),
+        ((".", "--model", "clock"), "own --data ."),
     ):
         assert word in error_sentence(demerit_here("bench", *arguments, cwd=tmp_path))
     listed = demerit_here("list", "benchmarks").stdout

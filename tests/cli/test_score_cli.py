@@ -143,6 +143,14 @@ def test_datasets_of_one_name_with_out(folder: Path) -> None:
     assert len(set(found["rewards"])) == 2 and all(Path(path).is_relative_to(folder / "r") for path in found["rewards"])
 
 
+def test_a_folder_whose_videos_are_all_refused_is_an_error(folder: Path) -> None:
+    (folder / "linked").mkdir()
+    (folder / "linked" / "away.mp4").symlink_to(next((folder / "blocks").rglob("*.mp4")))
+    run = demerit_here("score", "linked", "--model", "clock", cwd=folder)
+    assert run.returncode == 1 and "expected an episode to score, got none" in run.stderr
+    assert "path leaves the folder" in run.stdout and "0 success" not in run.stdout
+
+
 def test_the_default_model_needs_no_option(folder: Path) -> None:
     video = next(path for path in sorted((folder / "bare").glob("*.mp4")) if path.stem != "broken")
     run = demerit_here("score", video, "--json", "--workers", "0", cwd=folder)

@@ -121,7 +121,7 @@ def test_ctrl_c_keeps_what_was_done(videos: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_documentation_runs(videos: Path, tmp_path: Path) -> None:
-    """The first commands and the Python of docs/teaching.md, with a tiny network; test_signals has the rest."""
+    """The first and the last block of docs/teaching.md, with a tiny network; the others need signals."""
     text = (TESTS.parent / "docs" / "teaching.md").read_text("utf-8")
     found = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.M | re.S)
     assert [language for language, _ in found] == ["bash", "bash", "text", "python"]

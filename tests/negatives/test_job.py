@@ -65,6 +65,41 @@ def test_an_interrupted_run_resumes_and_a_second_run_changes_nothing(sample: Pat
         make_negatives(open_dataset(sample), tmp_path / "bad", replace(mix, seed=1))
 
 
+@pytest.mark.parametrize(
+    ("made_by", "now", "labels"),
+    [("hold", False, [False]), ("hold", None, []), ("clip", False, []), ("clip", True, [False])],
+)
+def test_labels_follow_the_source(
+    tmp_path: Path, make_episode: Callable[..., Episode], made_by: str, now: bool | None, labels: list[bool]
+) -> None:
+    def make(*outcomes: Outcome) -> NegativesProgress:
+        source = Dataset(ListReader("a", [replace(make_episode("one"), outcomes=outcomes)]), "a")
+        return make_negatives(source, tmp_path / "made", Mix.parse(made_by, per_episode=1), keep_originals=True)
+
+    make(Outcome("human", success=True))
+    (edited,) = (episode.id for episode in Store(tmp_path / "made").episodes() if episode.edits)
+    own = Outcome("human", success=True, by="me")
+    with Store(tmp_path / "made").writer() as writer:
+        writer.relabel({edited: (*Store(tmp_path / "made").episode(edited).outcomes, own)})
+    progress = make(*([] if now is None else [Outcome("human", success=now)]))
+    one, other = Store(tmp_path / "made").episode("one"), Store(tmp_path / "made").episode(edited)
+    assert [label.success for label in one.outcomes] == ([] if now is None else [now])
+    assert [label.success for label in other.outcomes if label.source == "edit"] == labels and own in other.outcomes
+    assert sum(progress.changes.values()) == (0 if now else 2) and progress.added == 0
+
+
+def test_an_original_that_a_person_rejects_teaches_nothing_any_more(
+    tmp_path: Path, make_episode: Callable[..., Episode]
+) -> None:
+    one = replace(make_episode("one"), outcomes=(Outcome("human", success=True),))
+    for check in ("", "rejected"):
+        checked = replace(one, origin=replace(one.origin, tags={"human_check": check} if check else {}))
+        source = Dataset(ListReader("a", [checked]), "a")
+        make_negatives(source, tmp_path / "made", Mix.parse("hold", per_episode=1), keep_originals=True)
+        labels = [episode.labels for episode in Store(tmp_path / "made").episodes()]
+        assert len(labels) == 2 and (not any(labels) if check else all(labels))
+
+
 def test_episodes_without_an_outcome(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     known = replace(make_episode("failed"), outcomes=(Outcome("human", success=False),))
     episodes = [make_episode("shown"), known]

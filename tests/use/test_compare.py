@@ -255,6 +255,12 @@ def test_one_dataset_is_split_by_a_tag(folders: Path) -> None:
     assert json.loads(asked.stdout)["better"] == "new"
     sentence = error_sentence(demerit_here("compare", ".", "--by", "policy=old,newer", "--model", "clock", cwd=folders))
     assert "old, new" in sentence
+    lines = [line.replace(",old", ",other") if "/0.mp4" in line else line for line in lines]
+    (folders / "labels.csv").write_text("\n".join(["file,instruction,success,policy", *lines]))
+    words = ("compare", ".", "--model", "clock", "--json", "--by")
+    assert "old" in error_sentence(demerit_here(*words, "policy", cwd=folders))
+    facts = json.loads(demerit_here(*words, "policy=old,new", cwd=folders).stdout)
+    assert facts["verdicts"]["unknown"]["no threshold"] == len(lines) - sum(",other" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -272,3 +278,4 @@ def test_one_dataset_is_split_by_a_tag(folders: Path) -> None:
 )
 def test_bad_input_is_one_sentence(folders: Path, words: list[str]) -> None:
     error_sentence(demerit_here("compare", *words, cwd=folders))
+    assert not list(folders.glob("*.demerit"))  # nothing was scored in vain

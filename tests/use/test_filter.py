@@ -156,6 +156,7 @@ def test_lerobot_indices_are_those_of_its_trainer(tmp_path: Path) -> None:
     ]
     words = ("filter", tmp_path / "lr", *MODEL, "--dry-run", "--page", tmp_path / "page.html", "--min-final")
     assert found["lerobot_edit"] in demerit_here(*words, 0.5).stdout
+    assert "  1 dropped: final value < 0.5\n" in demerit_here(*words, 0.5).stdout
     assert "lerobot-edit-dataset" not in demerit_here(*words, 0).stdout  # nothing goes
 
 

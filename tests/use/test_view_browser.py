@@ -84,6 +84,9 @@ def test_verdicts_are_at_the_top_and_a_camera_can_be_chosen(visit: Visit, server
         "careful 0 success, 0 failure, 60 unknown (no threshold)",
         "eager 0 success, 0 failure, 60 unknown (59 no threshold, 1 not scored)",
     ]  # clock is a control
+    page.evaluate("byId('verdicts').append(...byId('list').innerText.split('\\n').map((line) => `${line}\\n`))")
+    page.evaluate("byId('verdicts').style.whiteSpace = 'pre-line'")
+    assert page.evaluate("byId('verdicts').scrollHeight <= byId('verdicts').clientHeight")  # all can be seen
     assert page.locator(".row").first.locator(".finals strong").all_inner_texts() == ["unknown"] * 3
     assert "careful says" in page.inner_text("#more-facts") and page.is_hidden("#camera-box")
     for name in ("left", "right"):

@@ -24,9 +24,10 @@ from demerit.cli.bundles import (
 from demerit.config import change_config, parse_changes
 from demerit.data.episode import NOT_A_MODEL, count_episodes
 from demerit.data.files import make_folder
-from demerit.errors import BadInput, StoreError
+from demerit.errors import BadInput, StoreError, UnknownName
 from demerit.evaluate.benchmarks import (
     BENCHMARKS,
+    Benchmark,
     MeasureSettings,
     RunOptions,
     load_benchmark,
@@ -149,7 +150,7 @@ def bench(
         reader=reader,
         categories=read_categories(Path(settings.categories)) if settings.categories else {},
     )
-    benchmark = load_benchmark((names or [])[0])
+    benchmark = _load_benchmark((names or [])[0])
     folder = out_folder or Path("bench") / benchmark.name.replace(":", "-")
     loaded = load_data(benchmark, data or [], run_options)
     out.print(escape(f"Labels: {loaded.sources}"))
@@ -194,6 +195,15 @@ def free_report(folder: Path, report: Report) -> Path:
         except StoreError:  # damaged, or of a newer version: not ours to overwrite
             continue
     raise AssertionError("unreachable")
+
+
+def _load_benchmark(name: str) -> Benchmark:
+    try:
+        return load_benchmark(name)
+    except UnknownName:
+        if Path(name).exists():
+            raise BadInput("benchmark", f"the name of one (for your data: own --data {name})", "a path") from None
+        raise
 
 
 def _build_leaderboard(paths: list[Path], folder: Path) -> None:

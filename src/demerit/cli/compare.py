@@ -21,7 +21,7 @@ from demerit.cli.bundles import (
     split_names,
 )
 from demerit.cli.score import score_with_bar
-from demerit.data.dataset import distinct_names
+from demerit.data.dataset import Dataset, distinct_names
 from demerit.data.episode import NOT_A_MODEL
 from demerit.data.reward import VerdictCounts
 from demerit.data.splits import SeenEpisodes, seen_by
@@ -76,9 +76,13 @@ def compare(
         raise BadInput("--labels", "a file that ends in .csv", sheet.name)
     rows = {} if sheet is None else read_sheet(sheet)
     loaded, say = load_model(model), err if as_json else out
-    scored = [score_with_bar(reading.open(address), loaded, None, say) for address in (a, b) if address is not None]
-    verdicts = VerdictCounts.of(reward for rollouts in scored for _, reward in rollouts)
-    policies = _collect(scored, seen_by(loaded), by, sources, rows)
+    datasets, tag = [reading.open(address) for address in (a, b) if address is not None], by.partition("=")[0]
+    names = _name_policies(datasets, by)
+    scored = [score_with_bar(dataset, loaded, None, say) for dataset in datasets]
+    verdicts = VerdictCounts.of(
+        reward for part in scored for episode, reward in part if not by or episode.origin.tags.get(tag) in names
+    )
+    policies = _collect(scored, seen_by(loaded), names, tag, sources, rows)
     result = compare_rollouts(*policies)
     needed = None if result.sign else result.labels_needed()
     next_rows = [row for policy, count in zip(policies, needed or (0, 0), strict=True) for row in policy.choose(count)]
@@ -108,28 +112,34 @@ def compare(
         out.print(f"  [yellow]note[/yellow] {escape(note)}")
 
 
+def _name_policies(datasets: list[Dataset], by: str) -> list[str]:
+    """Name the two policies, old and new, before anything is scored."""
+    if not by:
+        return distinct_names([dataset.address for dataset in datasets])
+    tag, _, wanted = by.partition("=")
+    values = list(dict.fromkeys(filter(None, (episode.origin.tags.get(tag) for episode in datasets[0]))))
+    names = split_names(wanted) if wanted else values
+    if len(set(names)) != len(("old", "new")) or not set(names) <= set(values):
+        got = ", ".join(values) or "no episode with that tag"
+        raise BadInput(f"--by {by}", "a tag with two values, or two of its values: TAG=OLD,NEW", got)
+    return list(names)
+
+
 def _collect(
     scored: list[ScoredDataset],
     seen: SeenEpisodes,
-    by: str,
+    names: list[str],
+    tag: str,
     sources: tuple[str, ...],
     rows: dict[tuple[str, str], bool | None],
 ) -> Policies:
-    """Sort the episodes by policy."""
-    tag, _, wanted = by.partition("=")
-    names = split_names(wanted) if by else distinct_names([part.dataset.address for part in scored])
+    """Sort the episodes by policy: by their tag, or by their dataset."""
     policies = {name: PolicyRollouts(name) for name in names}
-    values: dict[str, None] = {}
     for place, dataset in enumerate(scored):
         for episode, reward in dataset:
-            name = episode.origin.tags.get(tag, "") if by else names[place]
-            values[name] = None
-            if name and (name in policies or not wanted):
-                policy = policies.setdefault(name, PolicyRollouts(name))
-                policy.add(episode, reward, sources, seen, rows.get((name, episode.id)))
-    if by and (len(policies) != len(("a", "b")) or not policies.keys() <= values.keys()):
-        tags = ", ".join(filter(None, values)) or "no episode with that tag"
-        raise BadInput(f"--by {by}", "a tag with two values, or two of its values: TAG=OLD,NEW", tags)
+            name = episode.origin.tags.get(tag, "") if tag else names[place]
+            if name in policies:
+                policies[name].add(episode, reward, sources, seen, rows.get((name, episode.id)))
     first, second = policies.values()
     return first, second
 

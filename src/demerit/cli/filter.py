@@ -188,7 +188,7 @@ def _print_outcome(outcome: FilterOutcome, view: Path | None, page: Path | None,
     facts = outcome.as_dict()
     out.print(f"[bold]{facts['dropped']} of {count_episodes(facts['episodes'])} dropped[/bold], {facts['kept']} kept")
     for reason, count in facts["dropped_by"].items():
-        out.print(escape(f"  {count}: {reason}"))
+        out.print(escape(f"  {count} dropped: {reason}"))
     for row in facts["undecided"]:
         fate = "kept" if row["kept"] else "dropped"
         text = f"  [yellow]{row['episodes']} could not be judged, {fate}[/yellow] (--unscored): "

@@ -98,6 +98,8 @@ def negatives(
     if successes:
         done = sum(progress.grades[name, DONE_GRADE] for name in successes)
         out.print(f"  {done} of them have grade {DONE_GRADE} and count as successes: {', '.join(successes)}")
+    for change, count in progress.changes.items():
+        out.print(f"  {change}, as in the source: {count_episodes(count)} of an earlier run")
     _print_made(progress)
     for (name, reason), count in progress.skipped.most_common():
         out.print(f"  [yellow]{name}[/yellow]: {count} not made, {escape(reason)}")

@@ -150,6 +150,8 @@ def _score_parts(
         print_problems(part.problems.rows(), say)
         rows += match_scores(RewardStore(folder), progress.episodes, part.address)
         folders.append(folder)
+    if not rows:
+        raise BadInput(", ".join(part.address for part in parts), "an episode to score", "none")
     if (spent := getattr(model, "spent", None)) is not None:
         say.print(f"  requests: {escape(str(spent))}")
     return ScoreSummary(card, rows), folders

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, overload, runtime_checkable
 
 from demerit.data.episode import Episode, Preference, count_episodes, safe_name
 from demerit.data.notebook import SHOWN_EPISODES, dataset_html
@@ -178,7 +179,9 @@ class Dataset:
 
     def notes(self) -> list[str]:
         """What the reader found out by itself and the user should know, a sentence each."""
-        return _gather_notes([self.reader]) + ([] if self.marked_by is None else [self.marked_by.note])
+        elsewhere = map(_note_annotated, self.address.split(", "))
+        marked = "" if self.marked_by is None else self.marked_by.note
+        return [*_gather_notes([self.reader]), *filter(None, (marked, *elsewhere))]
 
     def records(self) -> Iterator[Episode | Preference]:
         """Stream episodes and preferences. Resets the problem counts; problems are counted, or raised when strict."""
@@ -349,6 +352,21 @@ def join_readers(parts: Mapping[str, DatasetReader]) -> StreamReader:
     """Read readers by name, one after the other. Ids and groups begin with the name, so that they stay distinct."""
     name, notes = safe_name("+".join(parts)), partial(_gather_notes, list(parts.values()))
     return StreamReader(name, partial(_join, parts), partial(_count_parts, parts), notes)
+
+
+def annotated_folder(address: str) -> Path:
+    """Return where `demerit annotate` keeps the labels of a dataset that is not a demerit folder."""
+    path = Path(address.partition(":")[2])
+    return path.parent / f"{path.name}.demerit" / "annotated"
+
+
+def _note_annotated(address: str) -> str:
+    """Say that people have labelled a dataset in a browser: its own labels are not theirs."""
+    folder, store = annotated_folder(address), cast(Any, SOURCES.factory("demerit"))
+    with suppress(DemeritError):  # the folder is not what was asked for
+        if store.is_at(folder) and store(folder).given():
+            return f"{address}: labels given in demerit annotate are in {folder} alone; name that folder to use them"
+    return ""
 
 
 def _gather_notes(readers: Iterable[DatasetReader]) -> list[str]:

@@ -106,7 +106,7 @@ def import_dataset(
         open_or_create(root, dataset.name, licence, source=dataset.address)
     progress = ImportProgress(dataset.expected(), problems=dataset.problems)
     with StoreWriter(root, dry_run) as writer:
-        update = _FolderUpdate(dataset, writer, progress)
+        update = FolderUpdate(dataset, writer, progress)
         dataset.on_problem = update.add_problem
         for record in dataset.records():
             if isinstance(record, Preference):
@@ -123,8 +123,8 @@ def import_dataset(
     return progress
 
 
-class _FolderUpdate:
-    """What an import changes in a folder with episodes. Collected while reading, written by `finish` in one commit."""
+class FolderUpdate:
+    """What a run changes in a folder with episodes. Collected while reading, written by `finish` in one commit."""
 
     def __init__(self, dataset: Dataset, writer: StoreWriter, progress: ImportProgress) -> None:
         self.dataset, self.writer, self.progress = dataset, writer, progress
@@ -143,10 +143,12 @@ class _FolderUpdate:
                 self.before |= {row["id"]: (row["frames"], _state(row)) for row in table.to_pylist()}
 
     def add_problem(self, problem: Problem) -> None:
+        """Add a problem of the source."""
         self.problems.add(tuple(problem_row(problem).values()))
         self.writer.add(problem)
 
     def add_preference(self, preference: Preference) -> int:
+        """Add a preference between two episodes that are there; return how many were added."""
         absent = [id for id in (preference.a, preference.b) if id not in self.writer]
         if absent:
             detail = f"it compares {absent[0]!r}, which is not in the dataset"

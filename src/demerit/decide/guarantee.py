@@ -46,4 +46,4 @@ def describe_cut(model: RewardModel) -> str:
     if cut is None:
         return ""
     decides = f"called a success where {cut}" if cut else "nothing is called a success"
-    return f"{decides} ({promise.removesuffix('.')}); the value is no verdict: {model.card.meaning}"
+    return f"{decides} ({promise.removesuffix('.')}); the value by itself ({model.card.meaning}) is no verdict"

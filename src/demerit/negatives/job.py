@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from demerit.data.dataset import Dataset, Problem, Problems
 from demerit.data.episode import Episode, Outcome
-from demerit.data.importing import copy_frames
+from demerit.data.importing import FolderUpdate, ImportProgress, copy_frames
 from demerit.data.store import Store, StoreWriter, open_or_create
 from demerit.data.video import VideoClip
 from demerit.errors import NotApplicable, UnreadableVideo
 from demerit.negatives.mix import Mix, Pool, choose_originals
-from demerit.negatives.negative import DONE_GRADE, is_generator, trusted_outcome
+from demerit.negatives.negative import DONE_GRADE, apply_edit, is_generator, trusted_outcome
 
 ANY = "every negative"
 
@@ -43,6 +43,8 @@ class NegativesProgress:
     """by name and reason"""
     lengths: Counter[tuple[bool, int]] = field(default_factory=Counter)
     """by success and number of frames"""
+    changes: Counter[str] = field(default_factory=Counter)
+    """episodes of an earlier run that follow their source now: labels added, changed or removed"""
     durable: int = 0
     """episodes in the folder at the end"""
     problems: Problems = field(default_factory=Problems)
@@ -73,7 +75,9 @@ def make_negatives(
     assume_success: str = "",
     on_progress: Callable[[NegativesProgress], None] = lambda progress: None,
 ) -> NegativesProgress:
-    """Make negatives of a dataset's successes, and variants of its failures. Run it again to resume.
+    """Make negatives of a dataset's successes, and variants of its failures.
+
+    Run it again to resume, or when labels of the source have changed: those in the folder then follow.
 
     Args:
         dataset: read twice, first for its instructions.
@@ -84,10 +88,11 @@ def make_negatives(
             empty = do not use them.
         on_progress: called after every episode of the second pass.
     """
-    pool, possible = Pool(mix.needs_partners), dict[str, str]()
+    pool, possible, ids = Pool(mix.needs_partners), dict[str, str](), set[str]()
     for episode in dataset:
         labelled = with_assumed_success(episode, assume_success)
         pool.add(labelled)
+        ids.add(labelled.id)
         with suppress(NotApplicable):
             mix.check_original(labelled)
             possible[labelled.id] = labelled.origin.dataset
@@ -96,16 +101,22 @@ def make_negatives(
     job = _describe_job(dataset, mix, keep_originals, assume_success)
     store = open_or_create(dest, f"{dataset.name}-negatives", licence, source=job)
     progress = NegativesProgress(dataset.expected(), problems=dataset.problems)
+    earlier: dict[str, list[Episode]] = defaultdict(list)
     with store.writer() as writer:
-        dataset.on_problem = writer.add
+        update = FolderUpdate(dataset, writer, ImportProgress(None, changes=progress.changes))
+        for made in Store(store.root).episodes():
+            earlier[made.id if made.id in ids else made.origin.parent].append(made)
+        dataset.on_problem = update.add_problem
         for episode in dataset:
             labelled = with_assumed_success(episode, assume_success)
             try:
                 _add(labelled, writer, mix, pool if labelled.id in originals else None, keep_originals, progress)
+                _follow(labelled, earlier[labelled.id], update, pool)
             except UnreadableVideo as error:
                 dataset.report(Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=False))
             progress.seen += 1
             on_progress(progress)
+        update.finish()
     progress.durable = len(Store(store.root))
     on_progress(progress)
     return progress
@@ -154,8 +165,24 @@ def _add(
         progress.kept += 1
         progress.grades["original", _grade(episode)] += 1
         _count_length(episode, trusted_outcome(episode), progress)
-        origin = replace(episode.origin, group=episode.origin.group or episode.id)  # the group of its negatives
-        progress.added += _write(writer, replace(episode, origin=origin))
+        progress.added += _write(writer, _with_group(episode))
+
+
+def _follow(episode: Episode, earlier: Iterable[Episode], update: FolderUpdate, pool: Pool) -> None:
+    """Bring what an earlier run made of an episode up to date; what does not follow from it any more has no label."""
+    for made in earlier:
+        if made.id == episode.id:
+            update.compare(_with_group(episode))
+        elif not is_generator(made.edits[-1].name):
+            try:
+                update.compare(apply_edit(episode, made.edits[-1], pool=pool))
+            except NotApplicable:
+                update.compare(replace(made, outcomes=()))
+
+
+def _with_group(episode: Episode) -> Episode:
+    """Put an original into the group of its negatives."""
+    return replace(episode, origin=replace(episode.origin, group=episode.origin.group or episode.id))
 
 
 def _count_frames(episode: Episode) -> Episode:

@@ -258,6 +258,19 @@ def test_leaderboard_command_takes_files_and_folders(made: Made, tmp_path: Path)
         _build_leaderboard([tmp_path / "missing.json"], tmp_path / "site")
 
 
+def test_a_model_that_is_not_trusted_yet_is_better_and_not_to_be_trusted(made: Made) -> None:
+    report, _ = made
+    assert lead(report).title == "Trust careful most here"
+
+    def warn(scored: ScoredUnder) -> ScoredUnder:
+        return replace(scored, reward=replace(scored.reward, given={"caution": "Label about 10 more"}))
+
+    rewards = tuple(warn(one) if one.reward.model == "careful" else one for one in report.rewards)
+    warned = replace(report, rewards=rewards)
+    assert lead(warned).title == "careful is better than every control" and not lead(warned).trusted
+    assert set(warned.cautions) - set(report.cautions) == {"careful: model not yet trusted: Label about 10 more"}
+
+
 def test_unfamiliar_episodes_are_marked(made: Made, tmp_path: Path) -> None:
     report, _ = made
     far = {row.id for row in report.episodes[::2]}

@@ -12,14 +12,16 @@ import pytest
 import sqlalchemy as sa
 
 from demerit.data.episode import Episode, Outcome, Preference
+from demerit.data.formats import open_dataset
 from demerit.data.store import Store
 from demerit.data.video import write_video
 from demerit.errors import BadInput, StoreBusy
 from demerit.people.accounts import Accounts, NotAllowed, Person
 from demerit.people.annotate import work as module
 from demerit.people.annotate.labels import outcome_of
-from demerit.people.annotate.work import NewItem, Work, list_shown, make_items, store_labels
+from demerit.people.annotate.work import NewItem, Work, list_shown, make_items, open_folder, store_labels
 from demerit.people.database import ANSWERS, ASSIGNMENTS, Database
+from fakes.lesson_data import write_videos
 from fakes.people import make_folder
 
 ACCEPT = {"verdict": "accept", "success": False, "grade": 2}
@@ -206,6 +208,16 @@ def test_labels_land_in_the_folder_with_source_and_pseudonym(database: Database,
         "p",
     )
     assert Store(folder).episode("e0").origin.tags["human_check"] == "due"
+
+
+def test_the_videos_say_where_labels_given_in_a_browser_are(tmp_path: Path) -> None:
+    folder = write_videos(tmp_path / "squares", 2, 1)
+    store, source = open_folder(open_dataset(str(folder))), open_dataset(str(folder))
+    assert source.notes() == []
+    with store.writer() as writer:
+        writer.relabel({store.ids()[0]: [Outcome("human", success=False, by="Ada")]})
+    (note,) = source.notes()
+    assert str(store.root) in note and open_dataset(str(store.root)).notes() == []
 
 
 def test_a_changed_mind_replaces_the_label(database: Database, folder: str) -> None:

@@ -88,6 +88,17 @@ def test_moments_marked_in_a_label_file_teach(tmp_path: Path) -> None:
     assert errors[1] < errors[0]
 
 
+def test_failures_with_progress_teach_and_nothing_is_called_a_success() -> None:
+    def called_failures(success: bool, truth: np.ndarray) -> Outcome:
+        return Outcome("human", success=False, curve=truth)  # some got to the end
+
+    outcome = taught(data.episodes(4, 4, called_failures), risk=0.3)
+    calibration = outcome.results.calibration
+    assert calibration.threshold is None and "no success is labelled" in calibration.note
+    assert not any("record the others" in advice for advice in outcome.results.advice)
+    assert outcome.model.score(data.episodes(1, 0, first=40))[0].verdict.reason == "no threshold"
+
+
 def test_successes_alone_teach_and_the_advice_is_to_label_failures() -> None:
     outcome = taught(data.episodes(4, 0))
     assert finals(outcome, data.episodes(5, 0, first=30)).mean() > 0.7
@@ -128,7 +139,7 @@ def test_one_line_says_which_number_decides(model: tuple[TeachOutcome, Path]) ->
     threshold = outcome.results.calibration.threshold
     line = describe_cut(outcome.model)
     assert line.startswith(f"called a success where the probability of success reaches {threshold:.2f} (At most 20.0%")
-    assert line.endswith(f"the value is no verdict: {outcome.model.card.quantity}, 0 to 1")
+    assert line.endswith(f"the value by itself ({outcome.model.card.quantity}, 0 to 1) is no verdict")
     assert outcome.results.cut == line
 
 

@@ -142,8 +142,9 @@ def lead(report: Report) -> Lead:
         text += " Labels are those of models: this is agreement with them, not trust."
         return Lead(f"{name} agrees most with the models that labelled", text, first, answer=verdict.answer)
     if verdict.is_better:
-        doubts = _doubts(report, name, measures) + _rivals(report, name, first)
-        return Lead(f"Trust {name} most here", f"{text}{doubts}", first, name, verdict.answer)
+        text += _doubts(report, name, measures) + _rivals(report, name, first)
+        if not report.warnings_of(name):
+            return Lead(f"Trust {name} most here", text, first, name, verdict.answer)
     return Lead(conclude(verdict), text, first, answer=verdict.answer)
 
 

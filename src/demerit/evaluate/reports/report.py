@@ -23,7 +23,7 @@ import numpy as np
 from demerit.data.arrays import Floats32
 from demerit.data.episode import Event, Preference, count_episodes
 from demerit.data.files import atomic_file, plain, read_json
-from demerit.data.reward import SAME_TASK_EXAMPLES, Reward
+from demerit.data.reward import SAME_TASK_EXAMPLES, Reward, VerdictCounts
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.evaluate.metrics import Measure
 from demerit.evaluate.metrics.bootstrap import FEW_TASKS
@@ -266,7 +266,13 @@ class Report:
             if scored.reward.given.get("examples") == SAME_TASK_EXAMPLES
         )
         labels = [*([agreement] if judged else []), *([doubt] if unverified else [])]
-        return [*self.seen.sentences(), *leaks, *labels, *guesses]
+        warned = [f"{card.name}: {warning}" for card in self.cards for warning in self.warnings_of(card.name)]
+        return [*self.seen.sentences(), *leaks, *labels, *guesses, *warned]
+
+    def warnings_of(self, model: str) -> list[str]:
+        """What every command warns of beside this model's verdicts; `guesses` counts unfamiliar episodes."""
+        warnings = VerdictCounts.of(self.rewards_of(model).values()).warnings
+        return [warning for warning in warnings if not warning.startswith("unfamiliar: ")]
 
     @property
     def guesses(self) -> dict[str, int]:

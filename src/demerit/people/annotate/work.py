@@ -16,7 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from demerit.data.dataset import Dataset
+from demerit.data.dataset import Dataset, annotated_folder
 from demerit.data.episode import Check, Episode, Outcome, Preference, most_trusted, with_check
 from demerit.data.importing import import_dataset
 from demerit.data.splits import seed_of
@@ -36,7 +36,6 @@ MOST_SECONDS = 3600.0
 CHECKS: Mapping[str, Check] = {"accept": "accepted", "correct": "corrected", "reject": "rejected"}
 """what an answer to verify makes of the labels"""
 
-ANNOTATED = "annotated"
 DUE, MODEL_LABEL = 2.0, 1.0
 """urgency: test labels that a person must check come first, then labels of models"""
 
@@ -71,8 +70,7 @@ def open_folder(dataset: Dataset, on_progress: Callable[[int], None] = lambda se
     """Return the demerit folder that labels go to: the dataset itself, or one beside it that refers to its videos."""
     if isinstance(dataset.reader, Store):
         return dataset.reader
-    path = Path(dataset.address.partition(":")[2])
-    folder = path.parent / f"{path.name}.demerit" / ANNOTATED
+    folder = annotated_folder(dataset.address)
     import_dataset(dataset, folder, on_progress=lambda progress: on_progress(progress.seen))
     return Store(folder)
 

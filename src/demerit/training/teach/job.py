@@ -286,7 +286,7 @@ class _TeachJob:
             reason, count = Counter(why for _, why in lost).most_common(1)[0]
             got = f"{len(lost)} of {len(episodes)} labelled episodes that cannot, {count} of them because: {reason}"
             raise BadInput(self.data.address, "videos that can be read", got)
-        self.notes += [f"{id} was skipped: {why}." for id, why in lost]
+        self.notes += [f"{id} was skipped: {why.removesuffix('.')}." for id, why in lost]
         order = {episode.id: place for place, episode in enumerate(self.data.taught)}
         return sorted(results, key=lambda embedded: order[embedded.id])
 

@@ -417,7 +417,7 @@ def _advice(
             "to reject. At an equal number of labels, failures lower the share of failures that are rewarded, and "
             f"a false-positive risk of {calibration.risk:g} needs {calibration.needed} of them."
         )
-    elif calibration.threshold is None:
+    elif calibration.threshold is None and successes:
         lacking, left = calibration.needed - calibration.failures, len(data.unlabelled)
         few = f"{left} unlabelled episodes are" if left else "No unlabelled episode is"
         yield calibration.note + (f" {few} left: record the others." if left < lacking else "")

@@ -43,6 +43,7 @@ DEFAULT_RISK, HIGHEST_RISK = 0.05, 0.25
 ONE_SIDED = (
     "No false-positive risk is promised: one of the two looks (robots, scenes or cameras) has no labelled failure."
 )
+NO_SUCCESS = "No false-positive risk is promised: no success is labelled, so what one looks like is not known."
 NOT_HELD_OUT = "it was not held out: the training set was too small, or teaching was interrupted"
 
 
@@ -267,7 +268,9 @@ def calibrate_success(
     failed = _scores_of_failures(training_set, indices, scores)
     looks = zip(training_set.looks, training_set.success, strict=True)
     one_sided = len(set(training_set.looks)) > len({look for look, outcome in looks if outcome == 0})
-    failed = np.zeros(0) if one_sided else failed  # failures of another robot say nothing about this one's
+    no_success = not (training_set.success == 1).any()
+    if one_sided or no_success:  # failures of another robot say nothing about this one's
+        failed = np.zeros(0)
     risk = default_risk(len(failed)) if risk is None else risk
     labelled = len({r for r, s in zip(training_set.recordings, training_set.success, strict=True) if s == 0})
     bounds = conformal_threshold(failed, risk)
@@ -275,7 +278,9 @@ def calibrate_success(
     threshold = _as_probability(bounds.at, steep, middle) if bounds.enough else None
     good = scores[verdict == 1]
     caught = float((good >= bounds.at).mean()) if len(good) and bounds.enough else math.nan
-    note = ONE_SIDED if one_sided and labelled else describe_guarantee(bounds, needed, held_out.by_episode, labelled)
+    note = describe_guarantee(bounds, needed, held_out.by_episode, labelled)
+    if labelled and (one_sided or no_success):
+        note = NO_SUCCESS if no_success else ONE_SIDED
     return SuccessCalibration(
         steep, middle, risk, threshold, bounds.episodes, len(good), needed, caught, len(clips), note
     )
