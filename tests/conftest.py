@@ -29,6 +29,13 @@ os.environ["TRITON_INTERPRET"] = "1"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def ordinary_schedule() -> Iterator[None]:
+    """No test leaves its process with real-time priority: all others on the machine would wait."""
+    yield
+    assert not hasattr(os, "sched_getscheduler") or os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
 @pytest.fixture(scope="session")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The drawn dataset: 15 videos with labels. Do not write into it."""

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from demerit.cli import demo as command
-from demerit.cli.demo import run_demo
+from demerit.cli.demo import DemoResult, run_demo
 from demerit.cli.demo_page import describe_demo
 from demerit.errors import StoreError
 from demerit.evaluate.benchmarks.run import recompute
+from demerit.evaluate.reports.headline import Lead
 from demerit.evaluate.reports.report import Report
 from demerit.training.teach.report import taught_benchmark
 from fakes.command import COMMAND, demerit
@@ -88,9 +89,14 @@ def test_the_demo_trusts_the_taught_model_only_if_its_own_report_does(made: tupl
     assert result.answer.headline in (made[0] / "taught" / "report.html").read_text("utf-8")
     assert " ".join(result.answer.title.split()) in " ".join(made[1].split())
     assert ("✓ trust" in made[1]) == result.answer.is_trusted
-    for kind, trusted in (("trust it", "taught"), ("label more", "")):
-        answer = replace(result.answer, kind=kind)
-        assert describe_demo(result.report, result.taught_report, answer).trusted == trusted
+    assert result.answer.kind == "label more" and not describe(result, result.report).trusted
+    sure = tuple(replace(one, reward=replace(one.reward, given={})) for one in result.report.rewards)
+    trusted = describe(result, replace(result.report, rewards=sure))
+    assert trusted.trusted == "taught" and trusted.title == describe(result, result.report).title
+
+
+def describe(result: DemoResult, report: Report) -> Lead:
+    return describe_demo(report, result.taught_report, result.answer)
 
 
 def test_a_folder_with_other_videos_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Frames taken in any order equal the frames of a linear decode, pixel for pixel."""
 
+import os
 import pickle
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demerit.data.frames import Frames
+from demerit.data.frames import Frames, Images
 from demerit.data.video import EXACT, SMALL, Encoding, VideoClip, write_video
 from demerit.errors import BadInput, UnreadableVideo
 from fakes import tiny_video
@@ -124,6 +126,20 @@ def test_avi_without_frame_times(tmp_path: Path) -> None:
     frames = Frames.from_video(path)
     assert len(frames) == len(truth)
     np.testing.assert_array_equal(frames.take([0, 7, len(truth) - 1]), truth[[0, 7, -1]])
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="only Linux has these priorities")
+def test_an_encoder_takes_no_real_time_priority(tmp_path: Path) -> None:
+    """As root, SVT-AV1 takes it for its threads and for the one that calls it."""
+    policies: set[int] = set()
+
+    def images() -> Iterator[Images]:
+        for image in moving(5):
+            yield image
+            policies.update(os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task"))
+
+    write_video(tmp_path / "clip.mp4", images(), encoding=ENCODINGS["av1 gop 2"])
+    assert policies == {os.SCHED_OTHER}
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])

@@ -9,6 +9,8 @@ from PIL import Image
 from rosbags import rosbag1, rosbag2
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
+from demerit.data.video import open_encoder
+
 SECOND = 10**9
 START = 1_700_000_000 * SECOND
 VIDEO = "builtin_interfaces/Time timestamp\nstring frame_id\nuint8[] data\nstring format"
@@ -30,6 +32,7 @@ def encode_h264(frames, codec="libx264", gop=5, **options):
     context.pix_fmt, context.gop_size, context.max_b_frames = "yuv420p", gop, 0
     context.time_base, context.framerate = Fraction(1, 10), Fraction(10)
     context.options = {"tune": "zerolatency", "crf": "18", **options} if codec == "libx264" else options
+    open_encoder(context)
     packets = []
     for place, image in enumerate(frames):
         frame = av.VideoFrame.from_ndarray(image, format="rgb24")

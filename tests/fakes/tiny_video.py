@@ -10,6 +10,7 @@ import numpy as np
 
 from demerit.data.dataset import Problem
 from demerit.data.episode import Episode
+from demerit.data.video import open_encoder
 
 
 def write_video(path, frames, fps=10, gop=10, codec="libx264", flags=None, **options):
@@ -19,6 +20,7 @@ def write_video(path, frames, fps=10, gop=10, codec="libx264", flags=None, **opt
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuv420p"
         stream.gop_size = gop
+        open_encoder(stream.codec_context)
         for image in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         container.mux(stream.encode(None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def write_demo_page(report: Report, taught: Report, summary: Lead, path: Path, f
 
 
 def describe_demo(report: Report, taught: Report, answer: TrustAnswer) -> Lead:
-    """Describe what teaching changed and which model to trust: the taught one only if its own report says so."""
+    """Describe what teaching changed and which model to trust: the taught one only if its rewards do not warn."""
     summary = lead(report)
     ours, before, cue = (report.line(name, "auroc") for name in (TAUGHT, UNTAUGHT, CUE))
     if ours is None or not ours.known:
@@ -80,10 +81,9 @@ def describe_demo(report: Report, taught: Report, answer: TrustAnswer) -> Lead:
         f"{answer.title}."
     )
     title = summary.title
-    if summary.trusted == TAUGHT and before is not None and ours.value > before.value:
+    if summary.answer == "better" and before is not None and ours.value > before.value:
         title = f"{len(taught.episodes)} examples took it from {_percent(before)} to {_percent(ours)} of pairs right"
-    is_trusted = summary.trusted != TAUGHT or answer.is_trusted
-    return Lead(title, text, summary.measure, summary.trusted if is_trusted else "")
+    return replace(summary, title=title, text=text)
 
 
 def _percent(measure: Measure | None) -> str:

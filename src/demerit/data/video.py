@@ -10,9 +10,10 @@ from __future__ import annotations
 import io
 import math
 import operator
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -22,6 +23,7 @@ from typing import Any
 import av
 import numpy as np
 from av.container import InputContainer, OutputContainer
+from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
@@ -539,4 +541,22 @@ def _add_stream(container: OutputContainer, image: Images, fps: float, encoding:
     stream.codec_context.gop_size = encoding.gop
     stream.codec_context.time_base = Fraction(1, TICKS_PER_SECOND)
     stream.time_base = Fraction(1, TICKS_PER_SECOND)
+    open_encoder(stream.codec_context)
     return stream  # type: ignore[no-any-return]
+
+
+def open_encoder(encoder: VideoCodecContext) -> None:
+    """Open an encoder and leave this process in the schedule that it had.
+
+    As root, SVT-AV1 gives its threads and the calling one real-time priority. Everything else on the machine would
+    wait for them, and processes started later would inherit it.
+    """
+    if not hasattr(os, "sched_setscheduler"):  # not Linux
+        encoder.open()
+        return
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    encoder.open()
+    if os.sched_getscheduler(0) != policy:
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(ProcessLookupError):  # it ended
+                os.sched_setscheduler(int(thread), policy, priority)

@@ -13,7 +13,7 @@ import pytest
 
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames, SplicedFrames, alter, list_recordings
-from demerit.data.video import EXACT, VideoClip, write_video
+from demerit.data.video import EXACT, VideoClip, open_encoder, write_video
 from demerit.errors import BadInput
 from demerit.use.release.config import Mask, ReleaseConfig
 from demerit.use.release.video import ReleaseVideos, hide_regions, remux
@@ -66,6 +66,7 @@ def test_codecs(tmp_path: Path, codec: str, suffix: str, how: str) -> None:
         stream.width, stream.height = 64, 48
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         stream.codec_context.color_range = 2 if codec == "mjpeg" else 1
+        open_encoder(stream.codec_context)
         for number in range(12):
             image = np.full((48, 64, 3), 20 * number, dtype=np.uint8)
             out.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))

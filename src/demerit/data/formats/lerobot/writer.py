@@ -31,7 +31,7 @@ from demerit.data.files import atomic_folder, check_free
 from demerit.data.formats.lerobot.metadata import FRAME_SUCCESS, IMAGES_PREFIX, NOT_SIGNALS, STAGES_VOUCHED_BY
 from demerit.data.frames import Frames, Images, spread
 from demerit.data.stages import StagePlan, plan_task
-from demerit.data.video import Encoding
+from demerit.data.video import Encoding, open_encoder
 from demerit.errors import BadInput, UnknownName
 
 REWARD = "next.reward"
@@ -732,6 +732,7 @@ class _VideoFiles:
         stream.codec_context.gop_size = encoding.gop
         # B-frames would need an edit list, which readers treat differently.
         stream.codec_context.max_b_frames = 0
+        open_encoder(stream.codec_context)
         self._stream = stream
 
 
