@@ -244,7 +244,7 @@ def test_only_those_who_keep_labels_see_the_ones_that_people_rejected() -> None:
 
 
 # Room for what is there. To add more, raise a number here on purpose, and say in the pull request what it is for.
-BUDGET = {"modules": 277, "classes": 603, "options": 268, "leaf commands": 29}
+BUDGET = {"modules": 277, "classes": 603, "options": 269, "leaf commands": 29}
 
 
 def leaf_commands() -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demerit.cli.retrieve import CANDIDATES
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode, Outcome
 from demerit.data.formats import open_dataset
@@ -19,6 +20,7 @@ from demerit.data.store import Store
 from demerit.data.video import write_video
 from demerit.errors import BadInput
 from demerit.models.compact.engine import Engine
+from demerit.models.reward_store import RewardStore
 from demerit.use.retrieve import (
     FRAMES,
     PlayWindows,
@@ -204,6 +206,24 @@ def test_segments_are_episodes_by_reference_without_the_recordings_labels(folder
     assert found[0]["gain"] == pytest.approx(1 - 1 / (last - first + 1))
     facts = json.loads((tmp_path / "out" / "segments.json").read_text())
     assert facts["instruction"] == WORDS and facts["segments"] == found
+
+
+def test_a_model_that_looks_at_every_window_finds_what_words_do_not(folder: Path, tmp_path: Path) -> None:
+    """`change` values a window by how far the image is from the window's first: only a moving square gains."""
+    options = ("--model", "change", "--every-window", "--index", tmp_path / "index")
+    found = find(folder, "--top", 4, *options)
+    moved = {"right-0": 0.5, "right-1": 1.5, "right-2": 2.5, "back": 0.5}
+    assert {one["episode"] for one in found} == set(moved)
+    assert all(one["seconds"][0] <= moved[one["episode"]] <= one["seconds"][1] for one in found)
+    gains = [one["gain"] for one in found]
+    assert gains == sorted(gains, reverse=True) and min(gains) > 0
+    # three candidates for one segment would all come from what words put first
+    (best,) = find(folder, "--top", 1, *options)
+    assert (best["episode"], best["gain"]) == (found[0]["episode"], found[0]["gain"])
+    stored = RewardStore(next((tmp_path / "index").rglob("change")))
+    windows = index_windows(open_dataset(str(folder)), WindowPlan(1.0, 0.5), Engine.load_shipped(), tmp_path / "again")
+    assert len(stored) == len(windows) > CANDIDATES
+    assert error_sentence(demerit_here("retrieve", WORDS, folder, "--every-window"))
 
 
 def test_the_page_has_a_film_strip_per_segment_and_runs_no_text(folder: Path, tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -19,6 +19,7 @@ from rich.table import Table
 from demerit.cli.bars import bar, err, out, print_problems, print_table, shorten, stage_bars
 from demerit.cli.bundles import DatasetArgument, JsonOption, ModelOption, PageOption, ReaderOptions
 from demerit.cli.score import score_with_bar
+from demerit.data.arrays import Floats
 from demerit.data.dataset import NO_INSTRUCTION, Dataset
 from demerit.data.episode import safe_name
 from demerit.data.files import check_free
@@ -27,13 +28,17 @@ from demerit.data.frames import short_hash
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.compact.engine import Engine
-from demerit.models.reward_store import ScoredDataset
+from demerit.models.protocol import RewardModel
 from demerit.use.retrieve import (
     PlaySegment,
+    PlayWindows,
     WindowPlan,
     index_folder,
     index_windows,
+    list_windows,
+    merge_gains,
     merge_hits,
+    order_by_gain,
     pick_examples_of,
     score_by_examples,
     score_by_text,
@@ -62,6 +67,10 @@ def retrieve(
         str, typer.Option(metavar="DATASET", help="Some successes of the instruction: far better than its words alone.")
     ] = "",
     model: ModelOption = "",
+    every_window: Annotated[
+        bool,
+        typer.Option("--every-window", help="With --model: score every window, not only the likeliest. Have a GPU."),
+    ] = False,
     seconds: Annotated[float, typer.Option(metavar="S", help="Length of a window.")] = 4.0,
     stride: Annotated[
         float | None, typer.Option(metavar="S", help="From a window to the next (half a window).")
@@ -76,37 +85,29 @@ def retrieve(
 
     The recordings need no labels. They are read once; the index is stored next to the dataset, and a query takes
     seconds. Words alone work for tasks like those that the default network was trained on; for others give examples.
-    With --model, the segments are ordered by how much its value rises.
+    With --model, the segments are ordered by how much its value rises; --every-window lets it look at all windows.
 
     [bold]Examples[/bold]
 
       demerit retrieve "open the drawer" play --examples drawers --page found.html
       demerit retrieve "open the drawer" play found --examples drawers --top 50 --seconds 6
       demerit retrieve "open the drawer" play --model ./my-model --json
+      demerit retrieve "open the drawer" play --model robometer --every-window
     """
     if top < 1:
         raise BadInput("--top", "1 or more", top)
+    if every_window and not model:
+        raise BadInput("--every-window", "a model that scores the windows (--model)", "none")
     if dest is not None:
         check_free(dest)
     check_page(page, "retrieve")
     plan, say = WindowPlan(seconds, seconds / 2 if stride is None else stride), err if as_json else out
     engine = Engine.load_shipped()
-    if not examples and engine.text_vector(instruction) is None:
+    if not (examples or every_window) and engine.text_vector(instruction) is None:
         raise BadInput("instruction", "text with a known word", repr(instruction))
     source = reading.open(dataset)
-    loaded = load_model(model) if model else None
-    if loaded is not None and not loaded.card.comparable:
-        raise BadInput(
-            f"--model {model}", "values that can be compared between episodes", "values of each episode alone"
-        )
-    shown = None
-    if examples:
-        teacher, whole = open_dataset(examples), WindowPlan(math.inf, 1.0)
-        picked = Dataset.from_episodes(pick_examples_of(instruction, teacher), teacher.name)
-        shown = index_windows(picked, whole, engine, index_folder(teacher, whole, engine, index))
-        lasts = median(float(episode.main.times()[-1]) for episode in shown.episodes)
-        if not 1 / FITS < lasts / seconds < FITS:
-            say.print(f"[yellow]The examples last {lasts:.1f} s and a window {seconds:g} s[/yellow]: see --seconds")
+    loaded = _load_comparable(model) if model else None
+    shown = _index_examples(examples, instruction, seconds, engine, index, say) if examples else None
     folder = index_folder(source, plan, engine, index)
     with bar("reading recordings", source.expected()) as counter:
         windows = index_windows(
@@ -116,17 +117,22 @@ def retrieve(
     for id, why in windows.problems.items():
         say.print(f"[yellow]not searched[/yellow]: {escape(shorten(f'{id}: {why}'))}")
     started = time.monotonic()
-    scores = score_by_text(windows, engine, instruction) if shown is None else score_by_examples(windows, shown.vectors)
-    segments = merge_hits(windows, scores, top if loaded is None else top * CANDIDATES)
+    if every_window:
+        by, segments = f"what {model} says of each", list_windows(windows)
+    else:
+        by = f"{len(shown)} examples" if shown is not None else "its words alone"
+        ranked = (
+            score_by_text(windows, engine, instruction) if shown is None else score_by_examples(windows, shown.vectors)
+        )
+        segments = merge_hits(windows, ranked, top if loaded is None else top * CANDIDATES)
     spent = time.monotonic() - started
     if loaded is not None:
-        folder = folder / "rewards" / short_hash(instruction.encode())[:12]
-        clips = Dataset.from_episodes([segment.cut(instruction) for segment in segments], source.name)
-        scored = score_with_bar(clips, loaded, folder / safe_name(loaded.card.name), say)
-        segments = _order_by_gain(segments, scored, say)[:top]
+        folder = folder / "rewards" / short_hash(instruction.encode())[:12] / safe_name(loaded.card.name)
+        gains = _measure_gains(segments, instruction, source.name, loaded, folder, say)
+        segments = merge_gains(windows, gains, top) if every_window else order_by_gain(segments, gains)[:top]
+        spent = time.monotonic() - started
     if dest is not None:
         write_segments(segments, instruction, source, dest)
-    by = f"{len(shown)} examples" if shown is not None else "its words alone"
     doubts = [WORDS_ALONE] if shown is None and loaded is None else []
     if page is not None:
         with stage_bars() as on_progress:
@@ -141,14 +147,40 @@ def retrieve(
         out.print(escape(line))
 
 
-def _order_by_gain(segments: list[PlaySegment], scored: ScoredDataset, say: Console) -> list[PlaySegment]:
-    rewards = [reward for _, reward in scored]
-    gains = [float(reward.value[-1] - reward.value[0]) if reward.scored else math.nan for reward in rewards]
+def _load_comparable(name: str) -> RewardModel:
+    model = load_model(name)
+    if not model.card.comparable:
+        raise BadInput(
+            f"--model {name}", "values that can be compared between episodes", "values of each episode alone"
+        )
+    return model
+
+
+def _index_examples(
+    address: str, instruction: str, seconds: float, engine: Engine, index: Path | None, say: Console
+) -> PlayWindows:
+    """Index the examples of an instruction, each as one window."""
+    teacher, whole = open_dataset(address), WindowPlan(math.inf, 1.0)
+    picked = Dataset.from_episodes(pick_examples_of(instruction, teacher), teacher.name)
+    shown = index_windows(picked, whole, engine, index_folder(teacher, whole, engine, index))
+    lasts = median(float(episode.main.times()[-1]) for episode in shown.episodes)
+    if not 1 / FITS < lasts / seconds < FITS:
+        say.print(f"[yellow]The examples last {lasts:.1f} s and a window {seconds:g} s[/yellow]: see --seconds")
+    return shown
+
+
+def _measure_gains(
+    segments: list[PlaySegment], instruction: str, name: str, model: RewardModel, folder: Path, say: Console
+) -> Floats:
+    """Return a model's value at the end of each segment minus that at its start; NaN where there is none."""
+    clips = Dataset.from_episodes([segment.cut(instruction) for segment in segments], name)
+    rewards = [reward for _, reward in score_with_bar(clips, model, folder, say)]
+    gains = np.array([float(reward.value[-1] - reward.value[0]) if reward.scored else math.nan for reward in rewards])
     unscored = [reward for reward, gain in zip(rewards, gains, strict=True) if math.isnan(gain)]
     if unscored:
-        say.print(escape(shorten(f"{len(unscored)} not scored, listed last: {unscored[0].why_missing}")))
-    ordered = [replace(segment, gain=gain) for segment, gain in zip(segments, gains, strict=True)]
-    return sorted(ordered, key=lambda segment: math.inf if math.isnan(segment.gain) else -segment.gain)
+        why = shorten(f"{len(unscored)} not scored, so not among the best: {unscored[0].why_missing}")
+        say.print(escape(why))
+    return gains
 
 
 def _print_segments(segments: list[PlaySegment]) -> None:

@@ -245,6 +245,29 @@ def merge_hits(windows: PlayWindows, scores: Floats, top: int) -> list[PlaySegme
     return segments
 
 
+def order_by_gain(segments: Sequence[PlaySegment], gains: Floats) -> list[PlaySegment]:
+    """Return the segments with their gains, the highest first and those without (NaN) last."""
+    ordered = [replace(segment, gain=gain) for segment, gain in zip(segments, gains.tolist(), strict=True)]
+    return sorted(ordered, key=lambda segment: math.inf if math.isnan(segment.gain) else -segment.gain)
+
+
+def list_windows(windows: PlayWindows) -> list[PlaySegment]:
+    """Return every window as a segment of its own."""
+    rows = zip(windows.owner.tolist(), windows.spans.tolist(), strict=True)
+    return [PlaySegment(windows.episodes[owner], first, last, math.nan) for owner, (first, last) in rows]
+
+
+def merge_gains(windows: PlayWindows, gains: Floats, top: int) -> list[PlaySegment]:
+    """Return the best segments by the gain of every window; windows without a gain (NaN) are left out."""
+    known = np.flatnonzero(~np.isnan(gains))
+    if not len(known):
+        return []
+    rest = replace(windows, owner=windows.owner[known], spans=windows.spans[known], vectors=windows.vectors[known])
+    scores = _standardize(gains[known])
+    gain_of = dict(zip(scores.tolist(), gains[known].tolist(), strict=True))
+    return [replace(segment, gain=gain_of[segment.score]) for segment in merge_hits(rest, scores, top)]
+
+
 def write_segments(segments: Sequence[PlaySegment], instruction: str, dataset: Dataset, dest: str | Path) -> None:
     """Write the segments as episodes of a new demerit folder that refers to the videos: whole, or nothing."""
     with atomic_folder(dest) as folder:
