@@ -1,6 +1,6 @@
 """Is `demerit teach` right when it says "trust it"? Lessons of 3 to 20 successes and as many failures, and the rest.
 
-    python benchmarks/trust.py DATASET [DATASET ...] [--draws 5] [--cache DIR] [--rows FILE]
+    python benchmarks/trust.py DATASET [DATASET ...] [--each 3,5,10,20] [--draws 5] [--cache DIR] [--rows FILE]
     python benchmarks/trust.py DATASET [DATASET ...] --flips [--draws 20] [--camera NAME] [--cache DIR] [--rows FILE]
     python benchmarks/trust.py --small [--flips]
 
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -36,11 +36,11 @@ from demerit.training.teach import TeachConfig, TeachOutcome
 from demerit.training.teach.data import TeachData, TeachLabel, label_of
 from demerit.training.teach.features import EmbeddedEpisode, FeatureSpec, common_cameras, extract_features
 from demerit.training.teach.training_set import MOST_DOUBTFUL, build_training_set, doubt_labels
-from demerit.training.teach.trust import GOOD
+from demerit.training.teach.trust import GOOD, TrustKind
 from demerit.training.teach.validate import CrossValidation, cross_validate
 
 SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
-SIZES, SHUFFLED_FROM, FEWEST_LEFT = (3, 5, 10, 20), 10, 4
+SMALL_SIZES, SHUFFLED_FROM, FEWEST_LEFT = (3, 5), 10, 4
 FLIPS, FLIPPED_EACH = (0, 1, 2), 5
 Row = dict[str, Any]
 
@@ -183,9 +183,9 @@ def share(part: int, whole: int) -> str:
 
 def print_tables(rows: list[Row]) -> None:
     fair = [row for row in rows if not row["shuffled"]]
-    kinds = ("trust it", "label more", "this camera cannot see it", "not yet measurable")
+    kinds = get_args(TrustKind)
     print(f"| labels | lessons | {' | '.join(kinds)} | trusted: AUROC >= {GOOD} on the rest | good ones trusted |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|" + "---|" * (len(kinds) + 2))
     for each in (*sorted({row["each"] for row in fair}), None):
         some = [row for row in fair if each in (None, row["each"])]
         trusted = [row for row in some if row["kind"] == kinds[0]]
@@ -221,6 +221,7 @@ def describe_cell(rows: list[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datasets", nargs="*", metavar="DATASET")
+    parser.add_argument("--each", default="3,5,10,20", help="successes, and as many failures, to teach on")
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--cache", type=Path, help="folder for features")
     parser.add_argument("--rows", type=Path, help="file with a line per lesson")
@@ -235,7 +236,7 @@ def main() -> None:
         if given.flips:
             run_flips(addresses, draws, given.camera, cache, rows)
             return
-        sizes = SIZES[:2] if given.small else SIZES
+        sizes = SMALL_SIZES if given.small else tuple(int(each) for each in given.each.split(","))
         print_tables(list(run_lessons(addresses, sizes, draws, cache, rows)))
 
 

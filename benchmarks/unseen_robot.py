@@ -7,10 +7,11 @@
 
 For each draw, k successes and k failures are taught and all other episodes of the same task are tested: AUROC of
 the final values for the closed form, the reader, and the one that `teach` chooses by left-out episodes; the same for
-the controls, and the shares of successes and of failures above one half. With `--labels all` (curves, where a dataset
-has them) also the mean distance of the value to the true progress, and the share of failures above the median success.
-With `--filters` also causal filters in time over the values of the closed form: AUROC of the filtered final value,
-mean distance between neighbouring frames, and delay (the shift in frames at which the curve fits the unfiltered best).
+the controls, and the shares of successes and of failures above one half. Draws of the same few episodes say little of
+other episodes, so the last line has an interval that resamples the episodes. With `--labels all` (curves, where a
+dataset has them) also the mean distance of the value to the true progress, and the share of failures above the median
+success. With `--filters` also causal filters in time over the values of the closed form: AUROC of the filtered final
+value, mean distance between neighbouring frames, and delay (the shift in frames at which the curve fits best).
 With `--variants` it teaches again with variants of the failures (`demerit negatives --mix variants`, one of each kind),
 and with variants of all.
 `--draw` makes a figure of saved outputs.
@@ -58,6 +59,7 @@ WIDE, HIGH, LOWEST = 1500, 640, 0.5
 STYLES = ("best control", "#9aa1ab"), ("without torch", "#7aa6c2"), ("with the extra train", "#1f6f8b")
 FURTHEST = 8
 """longest delay looked for, in frames"""
+RESAMPLES = 2000
 SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
 
 
@@ -111,6 +113,8 @@ class Lesson:
             self.variants[one.episode.origin.parent].append(one)
         self.curves = [one.curve if labels == "all" else None for one in known]
         self.flags = np.array([bool(one.verdict) for one in known])
+        self.final: dict[int, list[Floats]] = defaultdict(list)
+        """by lesson size and draw: the final value of each episode; NaN where it was taught"""
 
     def teach(
         self, episodes: list[EmbeddedEpisode], labels: dict[str, TeachLabel]
@@ -178,6 +182,8 @@ class Lesson:
         table = {f"AUROC, {name}": area(values, flags) for name, values in found.items()}
         table |= {name: float(np.mean(values)) for name, values in steps.items()}
         final = np.array(found["chosen" if reader is not None else "closed form"])
+        self.final[each].append(np.full(len(self.flags), np.nan))
+        self.final[each][-1][tested] = final
         table["successes above 0.5"] = float((final[np.array(flags)] > 0.5).mean())
         table["failures above 0.5"] = float((final[~np.array(flags)] > 0.5).mean())
         for name, values in distances.items():
@@ -186,6 +192,16 @@ class Lesson:
             typical = np.median(ends[np.array(flags)])
             table[f"over-reward, {name}"] = float((ends[~np.array(flags)] >= typical).mean())
         return table | {"weight of the reader": chosen.mix, "seconds": seconds}
+
+    def resample(self, each: int) -> Floats:
+        """The AUROC over all draws with the episodes of either outcome drawn again, RESAMPLES times."""
+        final, rng = np.array(self.final[each]), np.random.default_rng(each)
+        good, bad = final[:, self.flags, None], final[:, None, ~self.flags]
+        wins = np.where(np.isnan(good + bad), 0.0, (good > bad) + (good == bad) / 2)
+        there = (~np.isnan(good + bad)).astype(float)
+        counts = [rng.multinomial(n, np.full(n, 1 / n), RESAMPLES) for n in (wins.shape[1], wins.shape[2])]
+        won, asked = (np.einsum("dgb,rg,rb->rd", pairs, *counts) for pairs in (wins, there))
+        return won.sum(axis=1) / asked.sum(axis=1)
 
 
 def draw_figure(path: Path, outputs: list[str]) -> None:
@@ -250,6 +266,7 @@ def main() -> None:
     if given.small:
         addresses, sizes, draws = [str(SAMPLE)], [3], 1
     table: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
+    resampled: dict[str, list[Floats]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         cache = make_folder(given.cache or folder)
         for address in addresses:
@@ -270,6 +287,7 @@ def main() -> None:
                           ", ".join(f"{name} {value:.3f}" for name, value in means.items()), flush=True)  # fmt: skip
                     for name in rows[0]:
                         table[f"{each}+{each}"][name].append([row[name] for row in rows])
+                    resampled[f"{each}+{each}"].append(lesson.resample(each))
     for size, measures in table.items():
         print(f"\n| {size}, {len(measures['seconds'])} tasks, {draws} draws | mean | standard error | worst tenth |")
         print("|---|---|---|---|")
@@ -278,6 +296,8 @@ def main() -> None:
             error = by_task.std(ddof=1) / np.sqrt(len(by_task)) if len(by_task) > 1 else np.std(values) / draws**0.5
             worst = np.mean([np.sort(rows)[: max(1, len(rows) // 10)].mean() for rows in values])
             print(f"| {name} | {by_task.mean():.3f} | {error:.3f} | {worst:.3f} |")
+        low, high = np.quantile(np.mean(resampled[size], axis=0), [0.025, 0.975])
+        print(f"\nAUROC of what was taught, 95% interval over episodes of these tasks: {low:.3f} to {high:.3f}")
 
 
 if __name__ == "__main__":

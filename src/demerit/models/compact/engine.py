@@ -457,10 +457,6 @@ class TextEncoder:
         vectors = floats.pop("vectors") * floats.pop("scales")[:, None]
         return cls(pieces, vectors, floats, about)
 
-    def knows(self, word: str) -> bool:
-        """Whether a lower-case word is one piece of the vocabulary."""
-        return word in self._index
-
     def pieces(self, instruction: str) -> list[str]:
         """Return the known pieces of an instruction in order; words with unknown letters are skipped."""
         pieces: list[str] = []

@@ -129,10 +129,6 @@ class RoboReward(ShownModel):
         score = self._from_prefixes if self.how == DENSE else self._from_logits
         return score_each(self.card.name, episodes, self._clip, score)
 
-    def grade_distribution(self, episode: Episode) -> GradeDistribution:
-        """Return the distribution of an episode's grade."""
-        return self._grader.distribution(self._clip(episode), read_instruction(episode))
-
     @cached_property
     def _grader(self) -> VideoGrader:
         make: type[VideoGrader] = load_engine("roboreward", "grades:VideoGrader")
