@@ -36,7 +36,7 @@ from demerit.training.teach import TeachConfig, TeachOutcome
 from demerit.training.teach.data import TeachData, TeachLabel, label_of
 from demerit.training.teach.features import EmbeddedEpisode, FeatureSpec, common_cameras, extract_features
 from demerit.training.teach.training_set import MOST_DOUBTFUL, build_training_set, doubt_labels
-from demerit.training.teach.trust import GOOD, TrustKind
+from demerit.training.teach.trust import BAR, GOOD, TrustKind
 from demerit.training.teach.validate import CrossValidation, cross_validate
 
 SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
@@ -184,8 +184,9 @@ def share(part: int, whole: int) -> str:
 def print_tables(rows: list[Row]) -> None:
     fair = [row for row in rows if not row["shuffled"]]
     kinds = get_args(TrustKind)
-    print(f"| labels | lessons | {' | '.join(kinds)} | trusted: AUROC >= {GOOD} on the rest | good ones trusted |")
-    print("|---|---|" + "---|" * (len(kinds) + 2))
+    heads = (*kinds, f"trusted: AUROC >= {BAR} on the rest, as it says", f"AUROC >= {GOOD}", f"those >= {GOOD} trusted")
+    print(f"| labels | lessons | {' | '.join(heads)} |")
+    print("|---|---|" + "---|" * len(heads))
     for each in (*sorted({row["each"] for row in fair}), None):
         some = [row for row in fair if each in (None, row["each"])]
         trusted = [row for row in some if row["kind"] == kinds[0]]
@@ -194,8 +195,9 @@ def print_tables(rows: list[Row]) -> None:
         counts = Counter(row["kind"] for row in some)
         cells = [str(counts[kind]) for kind in kinds]
         name = f"{each} + {each}" if each else "all"
-        right, kept = share(len(both), len(trusted)), share(len(both), len(good))
-        print(f"| {name} | {len(some)} | {' | '.join(cells)} | {right} | {kept} |")
+        cells.append(share(sum(row["true"] >= BAR for row in trusted), len(trusted)))
+        cells += [share(len(both), len(trusted)), share(len(both), len(good))]
+        print(f"| {name} | {len(some)} | {' | '.join(cells)} |")
     wrong = [f"{row['task']} {row['each']}: {row['true']:.2f}" for row in fair
              if row["kind"] == kinds[0] and row["true"] < GOOD]  # fmt: skip
     print(f"\nTrusted wrongly: {'; '.join(wrong) or 'none'}.")
