@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from demerit.data.arrays import Floats
 from demerit.data.dataset import Dataset, ListReader
-from demerit.data.episode import NOT_A_MODEL, Episode, safe_name
+from demerit.data.episode import NOT_A_MODEL, Episode, count_episodes, safe_name
 from demerit.data.files import make_folder, write_atomic
 from demerit.data.frames import short_hash
 from demerit.data.reward import Reward
-from demerit.data.splits import LabelSelection, recording_of, videos_of
+from demerit.data.splits import LabelSelection, recording_of, seen_by, videos_of
 from demerit.decide.threshold import Threshold, affordable_risk, conformal_threshold, failures_needed
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.benchmarks.scores import labels_of
@@ -443,10 +443,14 @@ def calibrate(
         reason = f"it holds {before[0]} calibrated on {before[1]}, not {name} on {dataset.address}"
         raise StoreError(folder, f"{reason}; choose another folder")
     selection = LabelSelection(options.sources, options.use_test_split)
-    chosen = dict(list(labelled_episodes(dataset, selection).items())[: options.limit])
+    labelled, seen = labelled_episodes(dataset, selection), seen_by(inner)
+    new = {id: pair for id, pair in labelled.items() if not seen.has(pair[0])}
+    chosen, learned_from = dict(list(new.items())[: options.limit]), len(labelled) - len(new)
     if not chosen:
-        got = " ".join(("none.", *selection.notes()))
-        raise BadInput(dataset.address or dataset.name, "episodes with success or progress labelled", got)
+        expected = "episodes with success or progress labelled"
+        expected += f" that {inner.card.name} did not learn from (record and label others)" if labelled else ""
+        got = f"{count_episodes(learned_from)}, all of them in its lesson." if labelled else "none."
+        raise BadInput(dataset.address or dataset.name, expected, " ".join((got, *selection.notes())))
     episodes = [episode for episode, _ in chosen.values()]
     rewards = _score(dataset, episodes, inner, folder, options, on_progress)
     examples, evidence, unscored = make_examples({id: labels for id, (_, labels) in chosen.items()}, rewards)
@@ -480,6 +484,8 @@ def calibrate(
     write_model(folder, recipe)
     measures = cross_validate(examples, options.method, options.risk, is_progress, RESAMPLING)
     notes = [*selection.notes(), *fitted.notes, *doubts(measures, counts, options.risk)]
+    if learned_from:
+        notes.append(f"{count_episodes(learned_from)} left out: {inner.card.name} learned from them.")
     if unscored:
         notes.append(f"{unscored.total()} labelled episodes are unscored: {_reasons(unscored)}.")
     return CalibrationResult(Calibrated(recipe, inner, name_of(folder)), counts, measures, tuple(notes))
