@@ -368,6 +368,14 @@ def doubts(measures: Mapping[str, Measure], counts: Mapping[str, int], risk: flo
                 f"On held-out tasks the probabilities (Brier score {probability.value:.3f}) are no better than always "
                 f"saying {share:.0%} ({constant:.3f}): this model's numbers say little about success there."
             )
+    # a lower bound is meant to be below the progress: there only how often it is above counts
+    for name in ("brier", *(("progress_overrated",) if "progress_overrated" in measures else ("progress_error",))):
+        after, before = measures.get(name), measures.get(f"{name}_before")
+        if after is not None and before is not None and after.value > before.value:
+            yield (
+                f"Calibrated numbers are worse than the model's own on held-out data: {name} {after.value:.3f} instead "
+                f"of {before.value:.3f}. Label more, or use the model as it was; the threshold uses its own numbers."
+            )
     if passed is not None and not passed.low > risk:
         yield f"{passed.value:.0%} of held-out successes pass the threshold: the guarantee costs nearly all of them."
     if false is not None and false.low > risk:
