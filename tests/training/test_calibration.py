@@ -14,7 +14,7 @@ import pytest
 from demerit.data.dataset import Dataset
 from demerit.data.episode import NOT_A_MODEL, Episode
 from demerit.data.reward import Reward
-from demerit.data.splits import seen_by
+from demerit.data.splits import SeenEpisodes, seen_by
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.evaluate.benchmarks.benchmark import load_benchmark
 from demerit.evaluate.benchmarks.run import RunOptions, run_benchmark
@@ -82,6 +82,18 @@ def test_a_model_is_not_calibrated_on_a_test_split_or_by_models_unless_forced(tm
         assert any("6 episodes of a test split" in note for note in found.notes) is (name != "test")
     with pytest.raises(BadInput, match="--use-test-split"):
         calibrate(Dataset(Listed(test), "test"), Hopeful(name="hopeful"), tmp_path / "none", QUICK)
+
+
+def test_episodes_that_the_model_learned_from_are_left_out_and_counted(tmp_path: Path) -> None:
+    model = Hopeful(name="taught")
+    model.seen = SeenEpisodes.of(coded(2))  # type: ignore[attr-defined]
+    for limit in (None, 40):
+        found = calibrate(coded(), model, tmp_path / str(limit), replace(QUICK, limit=limit))
+        assert found.counts["episodes"] == 40
+        assert any("8 episodes" in note and "taught" in note for note in found.notes)
+    assert not any("learned" in note for note in calibrate(coded(), Hopeful(name="h"), tmp_path / "h", QUICK).notes)
+    with pytest.raises(BadInput, match=r"taught.*8 episodes"):
+        calibrate(coded(2), model, tmp_path / "none", QUICK)
 
 
 def test_overoptimistic_model_is_corrected(hopeful: CalibrationResult) -> None:
@@ -264,7 +276,8 @@ def test_inner_model_may_be_a_class_a_folder_or_an_ensemble(tmp_path: Path, monk
     for name in ("calibrated:out:my_rewards:Oracle", "./out:my_rewards:Oracle"):
         assert load_model(name).card.name == "out"
     calibrate(coded(), "ensemble:change+motion", "first", QUICK)
-    second = calibrate(coded(), "./first", "deep/second", QUICK).model
+    new = [episode(task, kind, 7) for task in range(6) for kind in ("success", "failed")]
+    second = calibrate(Dataset(Listed(new), "new"), "./first", "deep/second", QUICK).model
     assert json.loads(Path("deep/second/model.json").read_text())["inner"] == "./../../first"
     shutil.move("deep", "moved")  # relative to each other, the two stand as before
     monkeypatch.chdir(tmp_path / "moved")

@@ -165,6 +165,28 @@ def test_held_out_tasks_expose_task_specific_scores() -> None:
     assert cross_validate(alone, "conformal", 0.1, False, QUICK)["false_positive_rate"].n > 50
 
 
+def test_numbers_that_calibration_makes_worse_are_told() -> None:
+    """Right numbers can only get worse by a map that was fitted to a few of them; half as large, they get better."""
+    rng = np.random.default_rng(0)
+    right, half = [], []
+    for i, x in enumerate(rng.random(50).tolist()):
+        truth = float(np.clip(x + rng.normal(0, 0.05), 0, 1))
+        for rows, y in ((right, x), (half, x / 2)):
+            one = CalibrationExample(str(i), f"task {i % 5}", y, bool(rng.random() < x), y, truth)
+            rows.append(replace(one, values=np.array([y]), truth=np.array([truth])))
+    told = {}
+    for name, rows, method in (("right", right, "isotonic"), ("half", half, "isotonic"), ("bound", right, "conformal")):
+        found = cross_validate(rows, method, 0.1, True, QUICK)  # type: ignore[arg-type]
+        lines = [line for line in doubts(found, {"successes": 25, "failures": 25}, 0.1) if "worse" in line]
+        told[name] = [
+            name for name in ("brier", "progress_error", "progress_overrated") for line in lines if name in line
+        ]
+    assert told == {"right": ["brier", "progress_error"], "half": [], "bound": []}
+    # a bound is below the progress on purpose
+    assert found["progress_error"].value > found["progress_error_before"].value
+    assert found["progress_overrated"].value < found["progress_overrated_before"].value
+
+
 def test_broken_maps_are_refused() -> None:
     shifts = [{"map": "shift", **facts} for facts in ({}, {"by": "much"}, {"by": 0.1, "more": 1})]
     points = (([0, 1], [1, 0]), ([0, 0], [0, 1]), ([0], [2]), ([], []), ("ab", [0, 1]))

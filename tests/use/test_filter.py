@@ -188,6 +188,16 @@ def test_the_page_has_as_many_pictures_as_asked_dropped_ones_first(folder: Path)
     assert [row["episode"] for row in rows if row["film"]] == ["e0", "e1", "e2"]
 
 
+def test_the_page_has_the_warnings_of_the_terminal(folder: Path) -> None:
+    page = folder.parent / "page.html"
+    options = ("--dry-run", "--page", page)
+    said = demerit_here("filter", folder, *MODEL, "--min-final", 0.5, *options, "--json")
+    (warning,) = json.loads(said.stdout)["verdicts"]["warnings"]
+    assert warning.startswith("unfamiliar: 1 of 6") and warning in page.read_text()
+    assert demerit_here("filter", folder, "--success", "labels", *options).returncode == 0
+    assert 'class="warnings"' not in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [

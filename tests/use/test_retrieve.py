@@ -226,6 +226,21 @@ def test_a_model_that_looks_at_every_window_finds_what_words_do_not(folder: Path
     assert error_sentence(demerit_here("retrieve", WORDS, folder, "--every-window"))
 
 
+def test_the_answer_says_that_the_model_put_it_in_order_and_what_the_model_warns_of(
+    folder: Path, tmp_path: Path
+) -> None:
+    page, model = tmp_path / "found.html", "fakes.named_values:Named"
+    options = ("--seconds", 1, "--top", 1, "--model", model)
+    doubtful = demerit_here("retrieve", f"{WORDS} 0.05", folder, *options, "--page", page)
+    sure = demerit_here("retrieve", f"{WORDS} 0.5", folder, *options)
+    assert doubtful.returncode == 0 == sure.returncode, doubtful.stderr + sure.stderr
+    for text in (doubtful.stdout, page.read_text()):
+        assert model in text and "unfamiliar: 3 of 3" in text  # the candidates of one segment
+    assert "unfamiliar" not in sure.stdout
+    as_json = demerit_here("retrieve", f"{WORDS} 0.05", folder, *options, "--json")
+    assert "unfamiliar: 3 of 3" in as_json.stderr and len(json.loads(as_json.stdout)) == 1
+
+
 def test_the_page_has_a_film_strip_per_segment_and_runs_no_text(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "pages" / "found.html"
     options = ("--seconds", 1, "--stride", 0.5, "--examples", folder.parent / "shown", "--top", 3, "--page", page)

@@ -66,7 +66,7 @@ PANELS: dict[str, CommandTable] = {
     "Measure": {
         "bench": ("bench:bench", "Measure models against labels, with controls: a report."),
         "compare": ("compare:compare", "Compare two policies with a model and a few labels."),
-        "detect": ("detect:detect", "Flag episodes that go wrong, and say when."),
+        "detect": ("detect:detect", "Flag episodes that go wrong, and guess when."),
         "arena": ("people:app", "Let sites compare hidden policies on their own robots."),
     },
     "Use": {

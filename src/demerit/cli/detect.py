@@ -30,7 +30,7 @@ from demerit.data.files import plain, write_atomic, write_csv
 from demerit.data.reward import Reward, Verdict, VerdictCounts
 from demerit.data.splits import LabelSelection, seen_by
 from demerit.data.store import Store
-from demerit.decide.detector import Detection, Detector, calibrate_detector, left_out_by
+from demerit.decide.detector import GUESS, Detection, Detector, calibrate_detector, left_out_by
 from demerit.decide.measure import DetectionFigures, label_detections, measure_detections
 from demerit.errors import BadInput
 from demerit.models import load_model
@@ -72,7 +72,7 @@ def detect(
     ] = False,
     use_test_split: UseTestSplitOption = False,
 ) -> None:
-    """Flag episodes that go wrong, and say when.
+    """Flag episodes that go wrong, and guess when.
 
     An alarm means that the model's values are further behind than those of nearly all successes.
 
@@ -142,7 +142,7 @@ def _print(
     alarms = [detection for detection in detections if detection.alarm]
     out.print(f"[bold]{len(alarms)} flagged of {count_episodes(len(detections))}[/bold]")
     has_kinds = any(alarm.kind for alarm in alarms)
-    table = Table("episode", "flagged at", "went wrong at", "behind", *(["kind"] if has_kinds else []))
+    table = Table("episode", "flagged at", "went wrong near (a guess)", "behind", *(["kind"] if has_kinds else []))
     for alarm in sorted(alarms, key=lambda alarm: -alarm.behind)[:MOST_ROWS]:
         flagged = f"frame {alarm.flagged_at} ({alarm.flagged_second:.1f} s)"
         wrong = f"frame {alarm.went_wrong_at} ({alarm.went_wrong_second:.1f} s)"
@@ -150,6 +150,7 @@ def _print(
         table.add_row(escape(shorten(alarm.episode)), flagged, wrong, f"{alarm.behind:.2f}", *kind)
     if alarms:
         print_table(table)
+        out.print(GUESS)
     if len(alarms) > MOST_ROWS:
         out.print(f"... and {len(alarms) - MOST_ROWS} more (--csv has all)")
     if alarms and detector.at_end:

@@ -25,6 +25,7 @@ from demerit.data.episode import safe_name
 from demerit.data.files import check_free
 from demerit.data.formats import open_dataset
 from demerit.data.frames import short_hash
+from demerit.data.reward import VerdictCounts
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.compact.engine import Engine
@@ -116,34 +117,37 @@ def retrieve(
     print_problems([row for row in source.problems.rows() if row["problem"] != NO_INSTRUCTION], say)
     for id, why in windows.problems.items():
         say.print(f"[yellow]not searched[/yellow]: {escape(shorten(f'{id}: {why}'))}")
-    started = time.monotonic()
+    started, judged = time.monotonic(), f"what {model} says of each"
+    doubts = [WORDS_ALONE] if shown is None and not every_window else []
     if every_window:
-        by, segments = f"what {model} says of each", list_windows(windows)
+        by, segments = judged, list_windows(windows)
     else:
         by = f"{len(shown)} examples" if shown is not None else "its words alone"
         ranked = (
             score_by_text(windows, engine, instruction) if shown is None else score_by_examples(windows, shown.vectors)
         )
         segments = merge_hits(windows, ranked, top if loaded is None else top * CANDIDATES)
+        by += "" if loaded is None else f", put in order by {judged}"
     spent = time.monotonic() - started
     if loaded is not None:
         folder = folder / "rewards" / short_hash(instruction.encode())[:12] / safe_name(loaded.card.name)
-        gains = _measure_gains(segments, instruction, source.name, loaded, folder, say)
+        gains, warnings = _measure_gains(segments, instruction, source.name, loaded, folder, say)
+        doubts += warnings
         segments = merge_gains(windows, gains, top) if every_window else order_by_gain(segments, gains)[:top]
         spent = time.monotonic() - started
     if dest is not None:
         write_segments(segments, instruction, source, dest)
-    doubts = [WORDS_ALONE] if shown is None and loaded is None else []
     if page is not None:
         with stage_bars() as on_progress:
             write_retrieve_page(segments, instruction, source, page, by, doubts, partial(on_progress, "drawing"))
+    _print_warnings(doubts, say)
     if as_json:
         print(json.dumps([segment.as_dict() for segment in segments], ensure_ascii=False))
         return
     out.print(f"{len(segments)} segments of {len(windows)} windows by {by} in {spent:.1f} s")
     _print_segments(segments)
     places = {"Segments as episodes": dest, "Page": page}
-    for line in (*doubts, *(f"{what}: {place}" for what, place in places.items() if place is not None)):
+    for line in (f"{what}: {place}" for what, place in places.items() if place is not None):
         out.print(escape(line))
 
 
@@ -171,8 +175,8 @@ def _index_examples(
 
 def _measure_gains(
     segments: list[PlaySegment], instruction: str, name: str, model: RewardModel, folder: Path, say: Console
-) -> Floats:
-    """Return a model's value at the end of each segment minus that at its start; NaN where there is none."""
+) -> tuple[Floats, tuple[str, ...]]:
+    """Return a model's value at the end of each segment minus that at its start (NaN: none), and its warnings."""
     clips = Dataset.from_episodes([segment.cut(instruction) for segment in segments], name)
     rewards = [reward for _, reward in score_with_bar(clips, model, folder, say)]
     gains = np.array([float(reward.value[-1] - reward.value[0]) if reward.scored else math.nan for reward in rewards])
@@ -180,7 +184,12 @@ def _measure_gains(
     if unscored:
         why = shorten(f"{len(unscored)} not scored, so not among the best: {unscored[0].why_missing}")
         say.print(escape(why))
-    return gains
+    return gains, VerdictCounts.of(rewards).warnings
+
+
+def _print_warnings(warnings: list[str], say: Console) -> None:
+    for warning in warnings:
+        say.print(f"[yellow]warning[/yellow] {escape(warning)}", soft_wrap=True)
 
 
 def _print_segments(segments: list[PlaySegment]) -> None:

@@ -50,6 +50,9 @@ USUAL = 0.2
 """share of successes that are below the usual level, at each frame"""
 END = 0.5
 """share of successes that are below the usual level at their end, where a success is certain"""
+GUESS = (
+    "Where an episode went wrong is a guess: where it was measured, it was off by 15% of the episode (docs/detect.md)."
+)
 OWN = 2
 """a task with this many times the successes needed gets a schedule of its own; with fewer, few failures are found"""
 
@@ -97,7 +100,7 @@ class Detection:
     """the largest of all frames; NaN = not judged"""
     threshold: float
     went_wrong_at: int | None = None
-    """the frame of the best level up to the alarm, where the evidence turns; an estimate"""
+    """the frame of the best level up to the alarm, where the evidence turns: a guess"""
     flagged_second: float | None = None
     """of the alarm, from the start of the video"""
     went_wrong_second: float | None = None

@@ -56,7 +56,7 @@ class DetectionFigures:
         if self.early.n:
             delay = f"median {self.delay:+.0f} frames, {self.delay_share:+.0%} of the episode"
             rows.append(("from the marked failure to the alarm", f"{delay}; before it: {self.early}"))
-            rows.append(("went wrong at", f"{self.moment_error:.0%} of the episode from the marked failure (median)"))
+            rows.append(("guessed moment", f"{self.moment_error:.0%} of the episode from the marked failure (median)"))
         rows += [("kind of failure as labelled", str(self.kinds))] if self.kinds.n else []
         count = f"{self.not_counted} episodes: learned from, or calibrated on"
         return rows + ([("do not count", count)] if self.not_counted else [])
@@ -114,7 +114,7 @@ def label_detections(folder: Path, judged: Iterable[tuple[Episode, Detection]], 
     for episode, detection in judged:
         outcomes = [outcome for outcome in episode.outcomes if (outcome.source, outcome.by) != ("model", by)]
         if detection.went_wrong_at is not None:
-            at = f"flagged at {detection.flagged_at}"
+            at = f"its beginning is a guess; flagged at {detection.flagged_at}"
             note = f"{at}, behind {detection.behind:.3g}, threshold {detection.threshold:.3g}"
             event = Event(detection.kind or UNKNOWN, detection.went_wrong_at, len(episode) - 1, note)
             outcomes.append(Outcome("model", events=(event,), by=by))

@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from demerit.data.arrays import Floats
 from demerit.data.dataset import Dataset, ListReader
-from demerit.data.episode import NOT_A_MODEL, Episode, safe_name
+from demerit.data.episode import NOT_A_MODEL, Episode, count_episodes, safe_name
 from demerit.data.files import make_folder, write_atomic
 from demerit.data.frames import short_hash
 from demerit.data.reward import Reward
-from demerit.data.splits import LabelSelection, recording_of, videos_of
+from demerit.data.splits import LabelSelection, recording_of, seen_by, videos_of
 from demerit.decide.threshold import Threshold, affordable_risk, conformal_threshold, failures_needed
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.benchmarks.scores import labels_of
@@ -368,6 +368,14 @@ def doubts(measures: Mapping[str, Measure], counts: Mapping[str, int], risk: flo
                 f"On held-out tasks the probabilities (Brier score {probability.value:.3f}) are no better than always "
                 f"saying {share:.0%} ({constant:.3f}): this model's numbers say little about success there."
             )
+    # a lower bound is meant to be below the progress: there only how often it is above counts
+    for name in ("brier", *(("progress_overrated",) if "progress_overrated" in measures else ("progress_error",))):
+        after, before = measures.get(name), measures.get(f"{name}_before")
+        if after is not None and before is not None and after.value > before.value:
+            yield (
+                f"Calibrated numbers are worse than the model's own on held-out data: {name} {after.value:.3f} instead "
+                f"of {before.value:.3f}. Label more, or use the model as it was; the threshold uses its own numbers."
+            )
     if passed is not None and not passed.low > risk:
         yield f"{passed.value:.0%} of held-out successes pass the threshold: the guarantee costs nearly all of them."
     if false is not None and false.low > risk:
@@ -443,10 +451,14 @@ def calibrate(
         reason = f"it holds {before[0]} calibrated on {before[1]}, not {name} on {dataset.address}"
         raise StoreError(folder, f"{reason}; choose another folder")
     selection = LabelSelection(options.sources, options.use_test_split)
-    chosen = dict(list(labelled_episodes(dataset, selection).items())[: options.limit])
+    labelled, seen = labelled_episodes(dataset, selection), seen_by(inner)
+    new = {id: pair for id, pair in labelled.items() if not seen.has(pair[0])}
+    chosen, learned_from = dict(list(new.items())[: options.limit]), len(labelled) - len(new)
     if not chosen:
-        got = " ".join(("none.", *selection.notes()))
-        raise BadInput(dataset.address or dataset.name, "episodes with success or progress labelled", got)
+        expected = "episodes with success or progress labelled"
+        expected += f" that {inner.card.name} did not learn from (record and label others)" if labelled else ""
+        got = f"{count_episodes(learned_from)}, all of them in its lesson." if labelled else "none."
+        raise BadInput(dataset.address or dataset.name, expected, " ".join((got, *selection.notes())))
     episodes = [episode for episode, _ in chosen.values()]
     rewards = _score(dataset, episodes, inner, folder, options, on_progress)
     examples, evidence, unscored = make_examples({id: labels for id, (_, labels) in chosen.items()}, rewards)
@@ -480,6 +492,8 @@ def calibrate(
     write_model(folder, recipe)
     measures = cross_validate(examples, options.method, options.risk, is_progress, RESAMPLING)
     notes = [*selection.notes(), *fitted.notes, *doubts(measures, counts, options.risk)]
+    if learned_from:
+        notes.append(f"{count_episodes(learned_from)} left out: {inner.card.name} learned from them.")
     if unscored:
         notes.append(f"{unscored.total()} labelled episodes are unscored: {_reasons(unscored)}.")
     return CalibrationResult(Calibrated(recipe, inner, name_of(folder)), counts, measures, tuple(notes))

@@ -12,7 +12,7 @@ from demerit.data.dataset import Dataset
 from demerit.data.episode import NOT_A_MODEL, Episode, Event, Outcome, most_trusted, select_labels
 from demerit.data.files import write_atomic
 from demerit.data.reward import Reward, VerdictCounts
-from demerit.decide.detector import Detection, Detector
+from demerit.decide.detector import GUESS, Detection, Detector
 from demerit.decide.measure import DetectionFigures
 from demerit.evaluate.reports.page import style_models
 from demerit.evaluate.reports.reel import FilmReel
@@ -67,6 +67,7 @@ def write_detect_page(
         missed=strips[len(flagged) :],
         not_judged=[detection for _, detection in judged if detection.alarm is None],
         looks=looks,
+        guess=GUESS,
     )
     write_atomic(path, text.encode())
 
@@ -82,7 +83,7 @@ def _make_strip(
     bound[bound < 0] = np.nan  # no level is so low
     alarms = list[Event]()
     if detection.flagged_at is not None and detection.went_wrong_at is not None:
-        alarms = [Event("went wrong", detection.went_wrong_at, detection.flagged_at)]
+        alarms = [Event("went wrong (a guess)", detection.went_wrong_at, detection.flagged_at)]
         alarms += [Event("flagged", detection.flagged_at, detection.flagged_at)]
     events = [Event(f"labelled: {event.kind}", event.first, event.last) for event in label.events] if label else []
     frames = np.arange(length)

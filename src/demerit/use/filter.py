@@ -362,6 +362,7 @@ def write_filter_page(
         address=dataset.address,
         model=model,
         pictures=len(wanted),
+        warnings=outcome.verdicts.warnings,
         **{name: facts[name] for name in ("episodes", "kept", "dropped", "dropped_by", "undecided", "lerobot")},
     )
     write_atomic(path, text.encode())
