@@ -3,6 +3,8 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partialmethod
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,28 @@ def ordinary_schedule() -> Iterator[None]:
     """No test leaves its process with real-time priority: all others on the machine would wait."""
     yield
     assert not hasattr(os, "sched_getscheduler") or os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_passwords() -> Iterator[None]:
+    """Hash passwords with argon2's least work, not a tenth of a second and 64 MB for each person who joins."""
+    if find_spec("argon2") is None:  # not in the environments of LeRobot and Rerun
+        yield
+        return
+    from argon2 import PasswordHasher
+
+    with pytest.MonkeyPatch.context() as patch:
+        least = partialmethod(PasswordHasher.__init__, time_cost=1, memory_cost=8, parallelism=1)
+        patch.setattr(PasswordHasher, "__init__", least)
+        yield
+
+
+@pytest.fixture
+def real_passwords(monkeypatch: pytest.MonkeyPatch, quick_passwords: None) -> None:
+    """Hash passwords in this test as users' passwords are."""
+    from argon2 import PasswordHasher
+
+    monkeypatch.setattr(PasswordHasher, "__init__", vars(PasswordHasher)["__init__"].func)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from contextlib import suppress
 
 import pytest
 import sqlalchemy as sa
+from argon2 import Type, extract_parameters
 
 from demerit.errors import BadInput, StoreError
 from demerit.people import accounts as module
@@ -145,6 +146,19 @@ def test_no_secret_is_in_the_database(database: Database) -> None:
         hashes = str(db.execute(sa.select(SESSIONS.c.hash)).all())
     assert all(secret not in stored + hashes for secret in (link, session, PASSWORD))
     assert "$argon2id$" in stored
+
+
+@pytest.mark.usefixtures("real_passwords")
+def test_a_password_is_costly_to_guess(database: Database) -> None:
+    accounts = Accounts(database)
+    join(accounts, "Ada")
+    with database.begin() as db:
+        stored = db.execute(sa.select(PEOPLE.c.password)).scalar_one()
+    cost = extract_parameters(stored)
+    assert cost.type is Type.ID and cost.memory_cost >= 64 * 1024 and cost.time_cost >= 3  # RFC 9106, little memory
+    assert accounts.find(accounts.log_in("Ada", PASSWORD, "10.0.0.1")) is not None
+    with pytest.raises(NotAllowed):
+        accounts.log_in("Ada", "wrong password", "10.0.0.1")
 
 
 def test_the_log_says_who_joined_and_who_invited(database: Database) -> None:
