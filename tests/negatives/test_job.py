@@ -15,7 +15,7 @@ from demerit.data.store import Store
 from demerit.errors import StoreError
 from demerit.evaluate.metrics.success import auroc
 from demerit.negatives import apply_edit
-from demerit.negatives.job import ANY, NegativesProgress, make_negatives
+from demerit.negatives.job import ANY, EVENLY, KEPT, MEASURED, OTHER_TASK, SUCCEEDED, NegativesProgress, make_negatives
 from demerit.negatives.mix import DEFAULT_MIX, Mix
 
 
@@ -113,6 +113,24 @@ def test_episodes_without_an_outcome(tmp_path: Path, make_episode: Callable[...,
     shown = Store(tmp_path / "used").episode("shown")
     assert [(o.source, o.success, o.by) for o in shown.outcomes] == [("rule", True, "assumed: demonstrations")]
     assert [o.success for o in Store(tmp_path / "used").episode("failed").outcomes] == [False]
+
+
+def test_labels_are_counted_by_what_they_rest_on(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    seen, flagged, shown, failed = (make_episode(name) for name in ("drawer", "kettle", "pencil", "sponge"))
+    curve = np.linspace(0, 1, len(seen), dtype=np.float32)
+    seen = replace(seen, outcomes=(Outcome("human", success=True, curve=curve),))
+    flagged = replace(flagged, outcomes=(Outcome("human", success=True),))
+    failed = replace(failed, outcomes=(Outcome("human", success=False),))
+    for mix, assume, expected in (
+        ("clip", "", {MEASURED: 1, EVENLY: 1}),
+        ("clip", "demonstrations", {MEASURED: 1, EVENLY: 1, SUCCEEDED: 1}),
+        ("wrong-instruction", "", {OTHER_TASK: 2}),
+        ("recolour", "", {KEPT: 3}),
+    ):
+        dataset = Dataset(ListReader("a", [seen, flagged, shown, failed]), "a")
+        wanted = Mix.parse(mix, per_episode=1)
+        made = make_negatives(dataset, tmp_path / f"{mix}{assume}", wanted, assume_success=assume)
+        assert made.bases == expected and made.bases.total() == made.made.total()
 
 
 def test_unreadable_videos_are_counted(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:

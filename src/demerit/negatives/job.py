@@ -15,9 +15,23 @@ from demerit.data.store import Store, StoreWriter, open_or_create
 from demerit.data.video import VideoClip
 from demerit.errors import NotApplicable, UnreadableVideo
 from demerit.negatives.mix import Mix, Pool, choose_originals
-from demerit.negatives.negative import DONE_GRADE, apply_edit, is_generator, trusted_outcome
+from demerit.negatives.negative import (
+    DONE_GRADE,
+    apply_edit,
+    is_generator,
+    is_success,
+    load_negative,
+    targets_of,
+    trusted_outcome,
+)
 
 ANY = "every negative"
+ASSUMED = "assumed: "
+SUCCEEDED = f"{ASSUMED}the original succeeded (--assume-success)"
+EVENLY = f"{ASSUMED}the original's progress rises evenly with time, because none was marked or measured"
+OTHER_TASK = f"{ASSUMED}a video of one task shows nothing of another"
+MEASURED = "measured: the original's progress, marked by people or measured, at the frames that are shown"
+KEPT = "the original's own"
 
 
 @dataclass
@@ -39,6 +53,8 @@ class NegativesProgress:
     """negatives by name"""
     grades: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     """by name ('original' for unchanged episodes) and grade; None = ungraded"""
+    bases: Counter[str] = field(default_factory=Counter)
+    """labels of negatives by what they rest on: measured, or assumed"""
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     """by name and reason"""
     lengths: Counter[tuple[bool, int]] = field(default_factory=Counter)
@@ -126,7 +142,7 @@ def with_assumed_success(episode: Episode, why: str) -> Episode:
     """Label an episode without a trusted outcome as a success, with the reason; an empty reason changes nothing."""
     if not why or trusted_outcome(episode) is not None or episode.edits or episode.check == "rejected":
         return episode
-    success = Outcome("rule", success=True, progress=1.0, grade=DONE_GRADE, by=f"assumed: {why}")
+    success = Outcome("rule", success=True, progress=1.0, grade=DONE_GRADE, by=f"{ASSUMED}{why}")
     return replace(episode, outcomes=(*episode.outcomes, success))
 
 
@@ -159,6 +175,8 @@ def _add(
             label = variant.outcome
             ungraded = DONE_GRADE if label is not None and label.success else None
             progress.grades[name, ungraded if label is None or label.grade is None else label.grade] += 1
+            if label is not None:
+                progress.bases[_name_basis(episode, variant, pool)] += 1
             _count_length(variant, label, progress)
             progress.added += _write(writer, variant)
     if keep:
@@ -166,6 +184,20 @@ def _add(
         progress.grades["original", _grade(episode)] += 1
         _count_length(episode, trusted_outcome(episode), progress)
         progress.added += _write(writer, _with_group(episode))
+
+
+def _name_basis(original: Episode, made: Episode, pool: Pool) -> str:
+    """Say what the label of an edit rests on."""
+    edit = made.edits[-1]
+    attempts = [original, *([pool.find(edit.params["partner"])] if edit.name == "splice" else [])]
+    outcomes = [trusted_outcome(attempt) for attempt in attempts]
+    if any(outcome is not None and outcome.by.startswith(ASSUMED) for outcome in outcomes):
+        return SUCCEEDED
+    if load_negative(edit.name).keeps:
+        return KEPT
+    if edit.name == "wrong-instruction":
+        return OTHER_TASK
+    return MEASURED if all(targets_of(attempt).measured for attempt in attempts if is_success(attempt)) else EVENLY
 
 
 def _follow(episode: Episode, earlier: Iterable[Episode], update: FolderUpdate, pool: Pool) -> None:

@@ -111,7 +111,7 @@ def test_stages_that_teach_nothing_are_named() -> None:
             [episode("a", True, ""), episode("b", False, "reach:0-9"), episode("c", None, "reach:0-9")]
         )
     )
-    assert set(data.labels) == {"a", "b"} and data.count_kinds() == {"success": 2}
+    assert set(data.labels) == {"a", "b"} and data.count_kinds() == {"success or failure": 2}
     assert any("2 episodes" in note and "stages" in note for note in data.notes)
 
 

@@ -51,6 +51,8 @@ DEFAULT_PARTS = ("tower", "change", "places", "moved")
 """the feature parts that work best for a new task; what the network learned about other tasks misleads"""
 MOST_ROWS, FEWEST_ROWS = 4000, 6
 """frames fitted in total when there are many episodes, and at least per episode"""
+FLAG = "success or failure"
+"""the kind of a label that only says yes or no"""
 HeadKind = Literal["auto", "linear", "rbf", "both"]
 
 
@@ -226,7 +228,7 @@ class TeachLabel:
         kinds = []
         if self.curve is not None:
             kinds.append("a curve" if not np.isnan(self.curve).any() else "marked moments")
-        kinds += ["success"] if self.success is not None else []
+        kinds += [FLAG] if self.success is not None else []
         kinds += ["a grade"] if self.grade is not None else []
         kinds += ["final progress"] if self.progress is not None and self.curve is None else []
         kinds += ["stages"] if self.stages else []

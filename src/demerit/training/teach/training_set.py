@@ -36,6 +36,7 @@ from demerit.negatives import load_negative
 from demerit.negatives.mix import Pool
 from demerit.training.teach.data import (
     BEFORE,
+    FLAG,
     UNLABELLED,
     FrameTargets,
     TeachConfig,
@@ -181,7 +182,7 @@ def build_training_set(
     labels: list[TeachLabel] = []
     targets: list[FrameTargets] = []
     skipped: list[str] = []
-    has_flags = all(label.kinds == ["success"] for label in data.labels.values()) and not data.preferences
+    has_flags = all(label.kinds == [FLAG] for label in data.labels.values()) and not data.preferences
     stops = has_flags and stop_when_done(episode for episode in episodes if data.labels[episode.id].success)
     for embedded in episodes:
         label = data.labels.get(embedded.id, UNLABELLED)
