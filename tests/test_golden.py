@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 import demerit
+from fakes.command import demerit_here
 from golden import make
-from golden.make import EXPECTED, GOLDEN, PLACE, run_demerit
+from golden.make import EXPECTED, GOLDEN, PLACE
 
 TOLERANCE = 1e-4
 # Fitted numbers may differ in their last digits, and so do their hashes.
@@ -97,6 +98,15 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
+def run_demerit(*words: str, inside: Path) -> str:
+    """Run a command in this process and return what it prints, in lines as long as they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "400")
+        done = demerit_here(*words, cwd=inside)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
     """A copy of the old files in another folder."""
@@ -111,7 +121,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     """The same files made by this version, and what its commands printed."""
     folder = tmp_path_factory.mktemp("fresh").resolve()
     shutil.copytree(GOLDEN / "videos", folder / "videos")
-    return folder, make.make(folder)
+    return folder, make.make(folder, run_demerit)
 
 
 # Files of the earlier version

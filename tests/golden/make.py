@@ -103,18 +103,18 @@ def run_demerit(*words: str, inside: Path) -> str:
     return done.stdout
 
 
-def make(folder: Path) -> dict[str, Any]:
+def make(folder: Path, run: Callable[..., str] = run_demerit) -> dict[str, Any]:
     """Make everything in a folder with `videos` in it; return what commands printed, by name."""
     make_judged(folder / "judged")
-    said = {name: run_demerit(*words, inside=folder) for name, words in COMMANDS.items()}
+    said = {name: run(*words, inside=folder) for name, words in COMMANDS.items()}
     printed = {
         "cards": {name: card_facts(name) for name in MODELS},
         "checks": {
             name: {clause.name: clause.status for clause in demerit.check_model(demerit.load_model(name)).clauses}
             for name in CHECKED
         },
-        "lists": {what: names_listed(run_demerit("list", what, inside=folder)) for what in LISTS},
-        "inspect": {name: json.loads(run_demerit("inspect", name, "--json", inside=folder)) for name in INSPECTED},
+        "lists": {what: names_listed(run("list", what, inside=folder)) for what in LISTS},
+        "inspect": {name: json.loads(run("inspect", name, "--json", inside=folder)) for name in INSPECTED},
         "teach": json.loads(said["teach"]),
         "manifests": {path: manifest_facts(folder / path) for path in manifests(folder)},
         "schemas": schemas(folder),
