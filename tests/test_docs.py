@@ -19,6 +19,7 @@ from mcap.reader import make_reader
 from demerit.data.formats import open_dataset
 from demerit.data.store import Store
 from demerit.data.video import write_video
+from demerit.training.teach.job import CACHE_SUFFIX, WRITTEN
 from fakes.command import COMMAND, demerit_here
 from fakes.policy_server import serve_policy
 from fakes.terminal import in_terminal
@@ -49,6 +50,11 @@ def test_the_limits_of_the_security_page_are_those_of_the_code() -> None:
         home, _, last = name.rpartition(".")
         found: Any = pkgutil.resolve_name(f"demerit.{home}")
         assert int(number.replace(",", "")) == (found[last] if isinstance(found, dict) else getattr(found, last)), name
+
+
+def test_the_teaching_page_lists_every_file_of_a_model_folder() -> None:
+    page = (DOCS / "teaching.md").read_text().partition("## The folder")[2]
+    assert all(f"| `{name}*." in page for name in WRITTEN) and f"my-model{CACHE_SUFFIX}" in page
 
 
 def test_rules_live_example_prints_what_the_page_says() -> None:
