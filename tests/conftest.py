@@ -1,6 +1,7 @@
 """Fixtures that many tests use."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from functools import partialmethod
@@ -64,6 +65,23 @@ def real_passwords(monkeypatch: pytest.MonkeyPatch, quick_passwords: None) -> No
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The drawn dataset: 15 videos with labels. Do not write into it."""
     return make_sample(tmp_path_factory.mktemp("sample") / "blocks")
+
+
+@pytest.fixture(scope="session")
+def made_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `demerit demo demo` makes. Do not write into it."""
+    from fakes.command import demerit_here
+
+    home = tmp_path_factory.mktemp("home")
+    made = demerit_here("demo", "demo", cwd=home)
+    assert made.returncode == 0, made.stderr
+    return home / "demo"
+
+
+@pytest.fixture
+def finished_demo(made_demo: Path, tmp_path: Path) -> None:
+    """A finished demo in the test's folder: `demerit demo demo`, run there, finds everything made."""
+    shutil.copytree(made_demo, tmp_path / "demo")
 
 
 @pytest.fixture(scope="session")

@@ -96,6 +96,7 @@ def test_gym_example_learns_what_the_page_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("finished_demo")
 def test_the_steering_examples_run(tmp_path: Path) -> None:
     for command in ("demo demo", "teach demo/lesson -o my-model --no-reader"):
         said = demerit_here(*command.split(), cwd=tmp_path)
@@ -122,6 +123,7 @@ def steer(code: str, address: str) -> list[float]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("finished_demo")
 def test_the_commands_of_compare_run(tmp_path: Path) -> None:
     for line in dict(blocks("compare.md"))["bash"].splitlines():
         said = demerit_here(*line.split("#")[0].split()[1:], cwd=tmp_path)
@@ -130,6 +132,7 @@ def test_the_commands_of_compare_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("finished_demo")
 def test_the_filter_page_runs_and_finds_what_it_says(tmp_path: Path) -> None:
     found = blocks("filter.md")
     for line in (line for language, block in found if language == "bash" for line in block.splitlines()):
@@ -142,6 +145,7 @@ def test_the_filter_page_runs_and_finds_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("finished_demo")
 def test_the_commands_of_quality_run(tmp_path: Path) -> None:
     for line in dict(blocks("quality.md"))["bash"].splitlines():
         said = demerit_here(*shlex.split(line)[1:], cwd=tmp_path)
@@ -150,6 +154,7 @@ def test_the_commands_of_quality_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("finished_demo")
 def test_the_commands_of_watch_run(tmp_path: Path) -> None:
     bash = "\n".join(block for language, block in blocks("watch.md") if language == "bash")
     shell = f'set -e; demerit() {{ {sys.executable} -m demerit "$@"; }}\n{bash}'
@@ -172,6 +177,7 @@ def run_blocks(page: str, cwd: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("finished_demo")
 def test_the_page_about_bags_runs_and_its_layout_shows_what_is_written(tmp_path: Path) -> None:
     printed = run_blocks("ros.md", tmp_path)
     for topic in ("/front/video", "/side/image_raw/compressed", "/wrist/image_raw", "/joint_states", "/task"):
@@ -188,6 +194,7 @@ def test_the_page_about_bags_runs_and_its_layout_shows_what_is_written(tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("finished_demo")
 def test_written_rewards_are_what_the_page_says(tmp_path: Path) -> None:
     found = dict(blocks("write_rewards.md"))
     for line in found["bash"].splitlines():
@@ -201,6 +208,7 @@ def test_written_rewards_are_what_the_page_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("finished_demo")
 def test_the_detection_page_runs(tmp_path: Path) -> None:
     found = dict(blocks("detect.md"))
     for line in found["bash"].splitlines():
@@ -235,6 +243,7 @@ def test_the_stages_of_the_labels_page_are_imported_and_exported(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("finished_demo")
 def test_the_commands_of_annotate_run(tmp_path: Path) -> None:
     first, second = (block for language, block in blocks("annotate.md") if language == "bash")
     for line in first.splitlines():
@@ -253,6 +262,7 @@ def test_the_commands_of_annotate_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("finished_demo")
 def test_the_commands_of_mark_run_with_keys_in_a_terminal(tmp_path: Path) -> None:
     (_, recorder), (_, commands) = blocks("mark.md")[:2]
     subprocess.run([sys.executable, "-c", recorder], cwd=tmp_path, check=True)

@@ -16,6 +16,7 @@ TEXT = (REPO / "docs" / "view.md").read_text("utf-8")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("finished_demo")
 def test_the_documentation_runs(tmp_path: Path) -> None:
     with WebServer(make_app([])) as free:
         port = free.url.rpartition(":")[2]
