@@ -352,7 +352,7 @@ def write_filter_page(
         if episode.id in wanted:
             films[episode.id] = _draw(episode)
             on_picture(len(films), len(wanted))
-    rows = [_row(decision, films.get(decision.score.id, "")) for decision in outcome.decisions]
+    rows = (_row(decision, films.get(decision.score.id, "")) for decision in outcome.decisions)
     facts = outcome.as_dict()
     text = render(
         "filter.html.j2",

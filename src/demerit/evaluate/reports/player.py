@@ -7,7 +7,7 @@ import io
 import json
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -215,10 +215,12 @@ def make_film(frames: Frames, count: int, height: int) -> str:
 
 
 def script_json(facts: object) -> str:
-    """Return JSON that is safe inside a script element, for any texts.
+    """Return JSON that is safe inside a script element, for any texts; of an iterator, a list made row by row.
 
     The HTML parser ends a script at "</script" even inside quotes, so the letters that it knows are escaped.
     """
+    if isinstance(facts, Iterator):
+        return f"[{','.join(map(script_json, facts))}]"
     text = json.dumps(facts, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
@@ -245,10 +247,9 @@ def page_data(report: Report, clips: Mapping[str, ReportClip], styles: Mapping[s
     return {"models": models, "episodes": episodes, "reasons": list(reasons), "embed": embed}
 
 
-def page_curves(report: Report, clips: Mapping[str, ReportClip]) -> list[Json]:
-    """Return an entry per episode, parsed only when one is opened: events, the true curve, a curve per model."""
+def page_curves(report: Report, clips: Mapping[str, ReportClip]) -> Iterator[Json]:
+    """Yield an entry per episode, parsed only when one is opened: events, the true curve, a curve per model."""
     rewards = [report.rewards_of(card.name) for card in report.cards]
-    entries = []
     for episode in report.episodes:
         clip = clips.get(episode.id)
         most = MAX_POINTS if clip is not None and clip.video else MAX_FRAMES
@@ -263,8 +264,7 @@ def page_curves(report: Report, clips: Mapping[str, ReportClip]) -> list[Json]:
             entry["events"] = [[event.kind, event.first, event.last, event.note] for event in episode.events]
         if episode.curve is not None:
             entry["truth"] = curve_points(np.arange(len(episode.curve)), episode.curve, 3, most)
-        entries.append(entry)
-    return entries
+        yield entry
 
 
 def playable(video: str) -> str:
