@@ -40,6 +40,14 @@ def ordinary_schedule() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def one_worker() -> Iterator[None]:
+    """Start one worker process, not one per core, where no test says how many: starting it is most of its work."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.cpu_count", lambda: 1)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def quick_passwords() -> Iterator[None]:
     """Hash passwords with argon2's least work, not a tenth of a second and 64 MB for each person who joins."""
     if find_spec("argon2") is None:  # not in the environments of LeRobot and Rerun

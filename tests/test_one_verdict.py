@@ -92,11 +92,12 @@ class Scene:
 
     folder: Path
     model: str
-    detector: Path | None = None
+    name: str
+    """of the model, by its card"""
 
     @property
     def rewards(self) -> RewardStore:
-        return RewardStore(rewards_folder(open_dataset(str(self.folder)), load_model(self.model).card.name))
+        return RewardStore(rewards_folder(open_dataset(str(self.folder)), self.name))
 
     @property
     def verdicts(self) -> Verdicts:
@@ -126,7 +127,7 @@ def make_scene(folder: Path, model: str, instruction: str = WORDS, cameras: tupl
     for camera in cameras:
         (folder / f"broken-{camera}.mp4").write_bytes(b"no video")
         os.utime(folder / f"broken-{camera}.mp4", (1e9, 1e9))  # complete: a watch does not wait for it
-    scene = Scene(store.root, model)
+    scene = Scene(store.root, model, load_model(model).card.name)
     scene.run("score")
     return scene
 

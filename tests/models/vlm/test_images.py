@@ -23,6 +23,12 @@ LOW, HIGH = 256 * 256, 4096 * 4096  # the bounds of Qwen3-VL's published process
 SIDE = st.integers(1, 70)
 
 
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames are resized by several threads at a time."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+
+
 def noise(n: int, height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, (n, height, width, 3), dtype=np.uint8)
 
