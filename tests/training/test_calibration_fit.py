@@ -168,7 +168,7 @@ def test_held_out_tasks_expose_task_specific_scores() -> None:
 def test_numbers_that_calibration_makes_worse_are_told() -> None:
     """Right numbers can only get worse by a map that was fitted to a few of them; half as large, they get better."""
     rng = np.random.default_rng(0)
-    right, half = [], []
+    right, half = list[CalibrationExample](), list[CalibrationExample]()
     for i, x in enumerate(rng.random(50).tolist()):
         truth = float(np.clip(x + rng.normal(0, 0.05), 0, 1))
         for rows, y in ((right, x), (half, x / 2)):
