@@ -176,7 +176,7 @@ def _every_frame(count: int) -> npt.NDArray[np.int32]:
     return indices
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Reward:
     """A model's values by frame. Unscored frames are NaN with a reason; nothing is filled in."""
 

@@ -101,7 +101,7 @@ def resampling_units(episodes: Sequence[EpisodeLabels]) -> tuple[list[str], str]
     return groups, "episodes" if len(set(groups)) == len(groups) else "recordings"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ScoredUnder:
     """One reward, and the perturbation under which the episode was scored."""
 
