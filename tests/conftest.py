@@ -48,6 +48,14 @@ def one_worker() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """No test cuts the power: what was written is there for all processes, also after a kill, without a wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def quick_passwords() -> Iterator[None]:
     """Hash passwords with argon2's least work, not a tenth of a second and 64 MB for each person who joins."""
     if find_spec("argon2") is None:  # not in the environments of LeRobot and Rerun

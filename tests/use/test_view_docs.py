@@ -33,7 +33,7 @@ def test_the_documentation_runs(tmp_path: Path) -> None:
     (tmp_path / "block.py").write_text(python)
     script = f"set -e\n{lines}python block.py\n"
     run = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=200
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.splitlines()[-1] == re.findall(r"^ *print\(.*\)  # (.+)$", python, flags=re.M)[0]

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import schemathesis
 from hypothesis import given, settings
 from prometheus_client.parser import text_string_to_metric_families
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
@@ -425,6 +424,8 @@ def test_metrics(server: WebServer) -> None:
 
 @pytest.mark.slow
 def test_requests_drawn_from_the_api_description_never_break_it(server: WebServer) -> None:
+    import schemathesis  # slow to import
+
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     assert set(schema.raw_schema["paths"]) == {"/health", "/metrics", "/models", "/score", "/prefer"}
     for operation in schema.get_all_operations():
