@@ -27,7 +27,7 @@ TrustKind = Literal[
 GOOD = 0.9
 """the AUROC on new episodes that "trust it" stands for"""
 BAR, CERTAINTY = 0.8, 0.9
-"""trust it when the AUROC is at least BAR with this certainty: it was then so in 19 of 19 lessons, and at least GOOD in 14"""
+"""trust it when the AUROC is at least BAR with this certainty: so in 19 of 19 lessons, at least GOOD in 14"""
 PRIOR_AUROC, PRIOR_WEIGHT = 0.7, 4.0
 FEWEST = 3
 """different recordings of a success, and of a failure, below which nothing is said"""
