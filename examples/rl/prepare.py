@@ -67,7 +67,8 @@ class Lesson:
         """What is taught, for people."""
         bad = self.episodes // 2 if self.failures else 0
         labels = ", labels shuffled" if self.shuffled else ", with progress" if self.curves else ""
-        return f"{self.episodes - bad} successes{f', {bad} failures' if bad else ''}{labels}"
+        good = "1 success" if self.episodes - bad == 1 else f"{self.episodes - bad} successes"
+        return good + (f", {bad} failure{'' if bad == 1 else 's'}" if bad else "") + labels
 
     def choose(self, pool: list[Episode]) -> list[Episode]:
         """Take the first successes, and as many failures or one less, of the pool."""
