@@ -16,7 +16,7 @@ from fakes.command import demerit_here
 @pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("what", LISTS)
 def test_lists_fit_without_cutting_words(monkeypatch: pytest.MonkeyPatch, what: str, width: int) -> None:
-    monkeypatch.setattr(bars.out, "width", width)
+    monkeypatch.setenv("COLUMNS", str(width))
     shown = demerit_here("list", what).stdout
     assert max(map(len, shown.splitlines())) <= width
     words = set(shown.split())
@@ -28,7 +28,7 @@ def test_lists_fit_without_cutting_words(monkeypatch: pytest.MonkeyPatch, what: 
 def test_wide_tables_keep_every_word(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
 ) -> None:
-    monkeypatch.setattr(bars.out, "width", width)
+    monkeypatch.setenv("COLUMNS", str(width))
     table = Table("model", "over_reward_rate", "with progress", "[bold]note[/bold]", title="t")
     table.add_row("constant (control)", "0.000 (0.000 to 0.000)", "", escape("a [red] wall of text that is long"))
     table.add_row("my-own-model", "1.000 (0.500 to 1.000)", "12", "short")
