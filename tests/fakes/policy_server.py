@@ -81,7 +81,9 @@ def serve_policy(
         except ConnectionClosed:
             pass
 
-    with serve(handle, "127.0.0.1", port, compression=None, max_size=None, process_request=policy.check) as server:
+    with serve(
+        handle, "127.0.0.1", port, compression=None, max_size=None, process_request=policy.check, close_timeout=0.1
+    ) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
