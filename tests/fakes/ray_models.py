@@ -1,7 +1,8 @@
 """A model that does harm on command, for tests on a Ray cluster.
 
 The file that DEMERIT_TEST_PLAN names holds JSON: {"log": FILE, "harm": {EPISODE: WORDS}, "driver": PID, "head": PID,
-"weights": TEXT, "node": PID}; the weights are in the model's card.
+"weights": TEXT, "node": PID, "together": COUNT}; the weights are in the model's card. A process
+scores nothing before as many as `together` have begun.
 Every scored episode is a line of the log: process, episode, the process of its machine, its GPUs. Harm is done once per
 episode, before it is scored, except "always die".
 
@@ -36,6 +37,9 @@ class Saboteur:
     def _one(self, episode: Episode) -> Reward:
         plan = json.loads(Path(os.environ["DEMERIT_TEST_PLAN"]).read_text())
         log = Path(plan["log"])
+        log.with_name(f"{os.getpid()}.begun").touch()
+        while len(list(log.parent.glob("*.begun"))) < plan.get("together", 0):
+            time.sleep(0.01)
         harm, done = plan.get("harm", {}).get(episode.id, ""), log.with_name(f"{episode.id}.done")
         if (node := plan.get("node", 0)) and os.getppid() == node:
             if log.exists() and any(line.startswith(f"{os.getpid()} ") for line in log.read_text().splitlines()):

@@ -146,9 +146,10 @@ class Bench:
             make_video(f"v/{number:02d}.mp4", seed=number, frames=6)
         self.order()
 
-    def order(self, head: int = 0, weights: str = "", node: int = 0, **harm: str) -> None:
+    def order(self, head: int = 0, weights: str = "", node: int = 0, together: int = 0, **harm: str) -> None:
         named = {name.removeprefix("e"): word for name, word in harm.items()}
         plan = {"log": str(self.log), "harm": named, "head": head, "weights": weights, "node": node}
+        plan["together"] = together
         self.plan.write_text(json.dumps(plan))
 
     def job(self, out: Path | None = None, **options: Any) -> ScoreJob:
@@ -222,6 +223,7 @@ def alone(tmp_path: Path, make_video: Callable[..., Path]) -> Bench:
 def test_rewards_are_those_of_the_plain_job(bench: Bench, frames: int | None) -> None:
     (bench.root / "v" / "05.mp4").write_bytes(b"no video at all")
     score(bench.job(bench.root / "plain", frames=frames))
+    bench.order(together=1 + ACTORS)  # with this process, which has begun
     progress = bench.score(frames=frames)
     assert (progress.scored, progress.unscored) == (EPISODES - 1, 1)
     assert bench.rows().equals(bench.rows(bench.root / "plain"))
@@ -237,6 +239,7 @@ def test_each_actor_of_a_model_for_gpus_has_one_of_its_own(bench: Bench) -> None
     assert {*bench.column(3)} == {"none"}  # the job's own model is not for GPUs
     job = replace(bench.job(bench.root / "gpus"), model=load_model(f"{MODEL}OnGpu"))
     bench.log.unlink()
+    bench.order(together=3)  # two for two GPUs, and the one before
     progress = score(job, scorer=RayScorer(f"{MODEL}OnGpu", workers=1, group_seconds=0), commit_seconds=0)
     assert progress.scored == EPISODES
     assert len({*bench.column(0)}) == 2 and {*bench.column(3)} == {"0", "1"}
