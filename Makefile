@@ -15,7 +15,7 @@ RERUN := .venv-rerun
 
 help:
 	@echo "make demo       teach a model on part of the shipped sample, score the rest, write a report"
-	@echo "make test       run the tests (about 6 minutes on two cores)"
+	@echo "make test       run the tests (about 5 minutes on two cores)"
 	@echo "make test-slow  run the slow tests: kill loops, browser, README commands"
 	@echo "make test-lerobot  LeRobot itself trains on what demerit writes and runs its rewards (an environment of its own, 1.8 GB)"
 	@echo "make test-rerun  Rerun itself verifies what demerit writes (an environment of its own, 1.1 GB)"
@@ -30,8 +30,8 @@ demo: $(CORE)
 	@echo
 	@echo "demerit is installed in $(VENV). Call it as $(BIN)/demerit, or first: . $(BIN)/activate"
 
-# One test process per core, each with one thread.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0
+# One test process more than there are cores, each with one thread: tests also wait.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(($$($(PYTHON) -c 'import os; print(os.cpu_count())') + 1)) --dist loadfile --max-worker-restart 0
 
 test: $(READY) packages
 	$(PYTEST) -m "not slow" $(TESTS)

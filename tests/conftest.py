@@ -5,6 +5,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from functools import partialmethod
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ settings.load_profile(os.environ.get("DEMERIT_TEST_PROFILE", "test"))
 
 # Triton's interpreter runs kernels without a GPU. It is chosen when triton is imported, which other packages do.
 os.environ["TRITON_INTERPRET"] = "1"
+
+# The consoles of the command line keep the COLUMNS that they are made with. Made without, they read it at every table.
+os.environ.pop("COLUMNS", None)
+import_module("demerit.cli.bars")
 
 # A shell starts background jobs with SIGINT ignored, and their children inherit that. Tests that send Ctrl-C to a child
 # need the default handler.
