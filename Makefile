@@ -30,11 +30,11 @@ demo: $(CORE)
 	@echo
 	@echo "demerit is installed in $(VENV). Call it as $(BIN)/demerit, or first: . $(BIN)/activate"
 
-# One test process more than there are cores, each with one thread: tests also wait.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(($$($(PYTHON) -c 'import os; print(os.cpu_count())') + 1)) --dist loadfile --max-worker-restart 0
+# A test process per core, each with one thread, and one more for the fast tests, which also wait.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0
 
 test: $(READY) packages
-	$(PYTEST) -m "not slow" $(TESTS)
+	PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(getconf _NPROCESSORS_ONLN) + 1)) $(PYTEST) -m "not slow" $(TESTS)
 
 test-slow: $(READY) packages
 	$(PYTEST) -m slow $(TESTS)

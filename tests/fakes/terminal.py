@@ -30,7 +30,7 @@ class Terminal:
         """Return what was shown since the last call, up to these words."""
         until = time.monotonic() + PATIENCE
         while words not in self.shown:
-            assert time.monotonic() < until, f"{words!r} is not in {self.shown!r}"
+            assert time.monotonic() < until, f"{words!r} is not in {self.shown!r}; exit code {self.run.poll()}"
             if select.select([self.screen], [], [], 1)[0]:
                 self.shown += os.read(self.screen, 4096).decode("utf-8", "replace")
         before, _, self.shown = self.shown.partition(words)
