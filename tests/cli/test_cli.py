@@ -302,8 +302,8 @@ def test_one_episode_is_singular_and_negatives_that_succeed_are_counted(folder: 
     made = demerit_here("negatives", "blocks", "n", "--mix", "clip,stall", cwd=folder).stdout
     stalled = sum(bool(e.edits) and e.edits[-1].name == "stall" for e in open_dataset(folder / "n"))
     assert stalled and f"{stalled} of them have grade 5 and count as successes: stall\n" in made
-    counts = re.findall(r"^  (\d+) labels are (measured|assumed)", made, re.MULTILINE)
-    assert sum(int(count) for count, _ in counts) == len(open_dataset(folder / "n"))
+    counts = re.findall(r"^  labels (?:from|of|that) .*: (\d+)$", made, re.MULTILINE)
+    assert sum(map(int, counts)) == len(open_dataset(folder / "n"))
 
 
 def test_a_sheet_comes_with_the_overview(folder: Path) -> None:

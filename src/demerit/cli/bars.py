@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -186,7 +186,12 @@ def _stack(table: Table) -> Table:
 def print_verdicts(counts: VerdictCounts, console: Console = out, by: str = "") -> None:
     """Print what a model says of several episodes, and a line per warning; every command prints the same."""
     console.print(escape(f"Verdicts{f' of {by}' if by else ''}: {counts}"), soft_wrap=True)
-    for warning in counts.warnings:
+    print_warnings(counts.warnings, console)
+
+
+def print_warnings(warnings: Iterable[str], console: Console = out) -> None:
+    """Print a line per warning."""
+    for warning in warnings:
         console.print(f"  [yellow]warning[/yellow] {escape(warning)}", soft_wrap=True)
 
 

@@ -70,9 +70,9 @@ def negatives(
 
     Not all are failures: slow, stall, jump and reworded still succeed (grade 5), so that speed alone tells nothing.
     Variants (crop, recolour, cover, pace, hold) keep the label of an episode, also of a failure. No video is copied,
-    and every label names the edit that made it. A label is measured where people marked the original's progress or it
-    was measured; else it assumes that progress rises evenly with time. The command counts both. Clips of a generator
-    (a plug-in) have no label: a person gives it.
+    and every label names the edit that made it. A label follows the original's progress where it was marked or
+    measured, and else assumes that it rises evenly with time. The command counts both. Clips of a generator (a plug-in)
+    have no label: a person gives it.
 
     [bold]Examples[/bold]
 
@@ -104,7 +104,7 @@ def negatives(
         out.print(f"  {change}, as in the source: {count_episodes(count)} of an earlier run")
     _print_made(progress)
     for basis, count in progress.bases.most_common():
-        out.print(f"  {count} labels are {basis}")
+        out.print(f"  labels {basis}: {count}")
     for (name, reason), count in progress.skipped.most_common():
         out.print(f"  [yellow]{name}[/yellow]: {count} not made, {escape(reason)}")
     if progress.over:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import bar, err, out, print_problems, print_table, shorten, stage_bars
+from demerit.cli.bars import bar, err, out, print_problems, print_table, print_warnings, shorten, stage_bars
 from demerit.cli.bundles import DatasetArgument, JsonOption, ModelOption, PageOption, ReaderOptions
 from demerit.cli.score import score_with_bar
 from demerit.data.arrays import Floats
@@ -140,7 +140,7 @@ def retrieve(
     if page is not None:
         with stage_bars() as on_progress:
             write_retrieve_page(segments, instruction, source, page, by, doubts, partial(on_progress, "drawing"))
-    _print_warnings(doubts, say)
+    print_warnings(doubts, say)
     if as_json:
         print(json.dumps([segment.as_dict() for segment in segments], ensure_ascii=False))
         return
@@ -185,11 +185,6 @@ def _measure_gains(
         why = shorten(f"{len(unscored)} not scored, so not among the best: {unscored[0].why_missing}")
         say.print(escape(why))
     return gains, VerdictCounts.of(rewards).warnings
-
-
-def _print_warnings(warnings: list[str], say: Console) -> None:
-    for warning in warnings:
-        say.print(f"[yellow]warning[/yellow] {escape(warning)}", soft_wrap=True)
 
 
 def _print_segments(segments: list[PlaySegment]) -> None:

@@ -50,7 +50,7 @@ USUAL = 0.2
 """share of successes that are below the usual level, at each frame"""
 END = 0.5
 """share of successes that are below the usual level at their end, where a success is certain"""
-GUESS = "Where an episode went wrong is a guess: where it was measured, it was off by 15% to 19% of the episode."
+GUESS = "Where an episode went wrong is a guess: look before you cut there."
 OWN = 2
 """a task with this many times the successes needed gets a schedule of its own; with fewer, few failures are found"""
 

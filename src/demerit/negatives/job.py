@@ -27,11 +27,11 @@ from demerit.negatives.negative import (
 
 ANY = "every negative"
 ASSUMED = "assumed: "
-SUCCEEDED = f"{ASSUMED}the original succeeded (--assume-success)"
-EVENLY = f"{ASSUMED}the original's progress rises evenly with time, because none was marked or measured"
-OTHER_TASK = f"{ASSUMED}a video of one task shows nothing of another"
-MEASURED = "measured: the original's progress, marked by people or measured, at the frames that are shown"
-KEPT = "the original's own"
+SUCCEEDED = "that assume the original succeeded (--assume-success)"
+EVENLY = "that assume the original's progress rises evenly with time: none was marked or measured"
+OTHER_TASK = "that assume a video of one task shows nothing of another"
+MEASURED = "from progress that was marked or measured in the original"
+KEPT = "of the original, unchanged"
 
 
 @dataclass
@@ -54,7 +54,7 @@ class NegativesProgress:
     grades: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     """by name ('original' for unchanged episodes) and grade; None = ungraded"""
     bases: Counter[str] = field(default_factory=Counter)
-    """labels of negatives by what they rest on: measured, or assumed"""
+    """labels of negatives by what they rest on"""
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     """by name and reason"""
     lengths: Counter[tuple[bool, int]] = field(default_factory=Counter)

@@ -373,8 +373,8 @@ def doubts(measures: Mapping[str, Measure], counts: Mapping[str, int], risk: flo
         after, before = measures.get(name), measures.get(f"{name}_before")
         if after is not None and before is not None and after.value > before.value:
             yield (
-                f"Calibrated numbers are worse than the model's own on held-out data: {name} {after.value:.3f} instead "
-                f"of {before.value:.3f}. Label more, or use the model as it was; the threshold uses its own numbers."
+                f"Calibration makes this worse on held-out data: {name}, {after.value:.3f} instead of "
+                f"{before.value:.3f}. Label more, or use the model without it."
             )
     if passed is not None and not passed.low > risk:
         yield f"{passed.value:.0%} of held-out successes pass the threshold: the guarantee costs nearly all of them."
