@@ -15,7 +15,7 @@ from demerit.data.store import Store
 from demerit.errors import StoreError
 from demerit.evaluate.metrics.success import auroc
 from demerit.negatives import apply_edit
-from demerit.negatives.job import ANY, EVENLY, KEPT, MEASURED, OTHER_TASK, SUCCEEDED, NegativesProgress, make_negatives
+from demerit.negatives.job import ANY, EVENLY, KEPT, MEASURED, SUCCEEDED, NegativesProgress, make_negatives
 from demerit.negatives.mix import DEFAULT_MIX, Mix
 
 
@@ -124,7 +124,7 @@ def test_labels_are_counted_by_what_they_rest_on(tmp_path: Path, make_episode: C
     for mix, assume, expected in (
         ("clip", "", {MEASURED: 1, EVENLY: 1}),
         ("clip", "demonstrations", {MEASURED: 1, EVENLY: 1, SUCCEEDED: 1}),
-        ("wrong-instruction", "", {OTHER_TASK: 2}),
+        ("wrong-instruction", "", {"that assume that a video of one task shows nothing of another": 2}),
         ("recolour", "", {KEPT: 3}),
     ):
         dataset = Dataset(ListReader("a", [seen, flagged, shown, failed]), "a")

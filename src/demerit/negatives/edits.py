@@ -332,7 +332,7 @@ def _join_views(episode: Episode, other: Episode, stop: int, start: int) -> dict
 # Edits of the instruction. The frames stay. The parameter `words` is the new instruction: edits record that name.
 
 
-@negative("wrong-instruction", grades=(1,), uses_pool=True)
+@negative("wrong-instruction", grades=(1,), uses_pool=True, assumes="that a video of one task shows nothing of another")
 def wrong_instruction(
     episode: Episode,
     rng: np.random.Generator,

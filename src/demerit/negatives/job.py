@@ -29,7 +29,6 @@ ANY = "every negative"
 ASSUMED = "assumed: "
 SUCCEEDED = "that assume the original succeeded (--assume-success)"
 EVENLY = "that assume the original's progress rises evenly with time: none was marked or measured"
-OTHER_TASK = "that assume a video of one task shows nothing of another"
 MEASURED = "from progress that was marked or measured in the original"
 KEPT = "of the original, unchanged"
 
@@ -189,14 +188,15 @@ def _add(
 def _name_basis(original: Episode, made: Episode, pool: Pool) -> str:
     """Say what the label of an edit rests on."""
     edit = made.edits[-1]
-    attempts = [original, *([pool.find(edit.params["partner"])] if edit.name == "splice" else [])]
+    edited, partner = load_negative(edit.name), edit.params.get("partner")
+    attempts = [original, *([pool.find(partner)] if partner else [])]
     outcomes = [trusted_outcome(attempt) for attempt in attempts]
     if any(outcome is not None and outcome.by.startswith(ASSUMED) for outcome in outcomes):
         return SUCCEEDED
-    if load_negative(edit.name).keeps:
+    if edited.keeps:
         return KEPT
-    if edit.name == "wrong-instruction":
-        return OTHER_TASK
+    if edited.assumes:
+        return f"that assume {edited.assumes}"
     return MEASURED if all(targets_of(attempt).measured for attempt in attempts if is_success(attempt)) else EVENLY
 
 

@@ -80,6 +80,8 @@ class Negative:
     """whether it takes `pool`, other episodes' instructions or frames"""
     keeps: str = ""
     """why the original's label stays true; empty = the edit has a label of its own, and takes successes alone"""
+    assumes: str = ""
+    """what the label of its own rests on; empty = the original's progress"""
     generates: bool = False
     """whether it makes new pictures, of any episode, without a label"""
 
@@ -103,10 +105,10 @@ class Negative:
 
 
 def negative(
-    name: str, *, grades: tuple[int, ...] = (), uses_pool: bool = False, keeps: str = ""
+    name: str, *, grades: tuple[int, ...] = (), uses_pool: bool = False, keeps: str = "", assumes: str = ""
 ) -> Callable[[Callable[..., Episode]], Negative]:
     """Turn a function (episode, rng, *, parameters) into a negative of this name."""
-    return lambda make: Negative(name, make, grades, uses_pool, keeps)
+    return lambda make: Negative(name, make, grades, uses_pool, keeps, assumes)
 
 
 def check_edits(names: Iterable[str]) -> None:

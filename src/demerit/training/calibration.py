@@ -8,6 +8,7 @@ it writes a small model folder.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -307,7 +308,8 @@ def cross_validate(
 ) -> dict[str, Measure]:
     """Measure probabilities, progress and the guarantee on held-out tasks (episodes, if there is one task only).
 
-    Names that end in `_before` are the model's own numbers on the same episodes, where they run from 0 to 1.
+    Names that end in `_before` are the model's own numbers on the same episodes, where they run from 0 to 1; those
+    that end in `_change` are the mean difference to them.
     """
     tasks = [example.task for example in examples]
     units = tasks if len(set(tasks)) > 1 else [example.recording or example.id for example in examples]
@@ -335,18 +337,26 @@ def cross_validate(
         "false_positive_rate": false_positive_rate(passes, success, 0.5, clusters=units),
         "true_positive_rate": mean_tally("true_positive_rate", "accepted episodes", passes[good], owners),
     }
+    errors: dict[str, list[Floats]] = {}
     for suffix, column in (("", probability), ("_before", scores)):
         if method == "isotonic" and not np.isnan(success).all() and _is_probability(column):
             tallies[f"brier{suffix}"] = brier(column, success, clusters=units)
             tallies[f"ece{suffix}"] = calibration_error(column, success, clusters=units)
+            errors.setdefault("brier", []).append((column - success) ** 2)
     for suffix, column in (("", value), ("_before", finals)):
         if is_progress and not np.isnan(progress).all():
-            name, errors = f"progress_error{suffix}", np.abs(column - progress)
-            tallies[name] = mean_tally(name, "episodes", errors, units)
+            apart = np.abs(column - progress)
+            tallies[f"progress_error{suffix}"] = mean_tally(f"progress_error{suffix}", "episodes", apart, units)
+            errors.setdefault("progress_error", []).append(apart)
         if method == "conformal" and is_progress and not np.isnan(progress).all():
-            above = np.where(np.isnan(errors), np.nan, (column > progress + 1e-6).astype(np.float64))
+            above = np.where(np.isnan(apart), np.nan, (column > progress + 1e-6).astype(np.float64))
             name = f"progress_overrated{suffix}"
             tallies[name] = mean_tally(name, "episodes", above, units)
+            errors.setdefault("progress_overrated", []).append(above)
+    for name, both in errors.items():
+        if len(both) == len(("after", "before")):
+            change = both[0] - both[1]
+            tallies[f"{name}_change"] = mean_tally(f"{name}_change", "episodes", change, units)
     measures = {name: tally.measure(resampling) for name, tally in tallies.items()}
     return {name: measure for name, measure in measures.items() if measure.known}
 
@@ -370,11 +380,14 @@ def doubts(measures: Mapping[str, Measure], counts: Mapping[str, int], risk: flo
             )
     # a lower bound is meant to be below the progress: there only how often it is above counts
     for name in ("brier", *(("progress_overrated",) if "progress_overrated" in measures else ("progress_error",))):
-        after, before = measures.get(name), measures.get(f"{name}_before")
-        if after is not None and before is not None and after.value > before.value:
+        change = measures.get(f"{name}_change")
+        if change is not None and change.value > 0:
+            after, before = measures[name].value, measures[f"{name}_before"].value
+            found = "makes this worse" if change.low > 0 else "is not shown to help"
+            span = "unknown" if math.isnan(change.low) else f"{change.low:+.3f} to {change.high:+.3f}"
             yield (
-                f"Calibration makes this worse on held-out data: {name}, {after.value:.3f} instead of "
-                f"{before.value:.3f}. Label more, or use the model without it."
+                f"Calibration {found} on held-out data: {name} {after:.3f} instead of {before:.3f} (95% interval of "
+                f"the difference: {span}). Label more, or use the model without it."
             )
     if passed is not None and not passed.low > risk:
         yield f"{passed.value:.0%} of held-out successes pass the threshold: the guarantee costs nearly all of them."
