@@ -63,6 +63,23 @@ def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_content_is_on_disk_before_its_name_appears_and_the_name_after(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dest, synced = tmp_path / "new", set[tuple[int, bool]]()
+    monkeypatch.setattr("os.fsync", lambda handle: synced.add((os.fstat(handle).st_ino, dest.exists())))
+    if kind == "file":
+        write_json(dest, {})
+    else:
+        with atomic_folder(dest) as partial:
+            (partial / "in").mkdir()
+            (partial / "in" / "a").write_text("a")
+    content = [dest, *dest.rglob("*")]
+    assert synced == {(path.stat().st_ino, False) for path in content} | {(tmp_path.stat().st_ino, True)}
+    assert len(content) == (1 if kind == "file" else 3)
+
+
 LEFT = """
 import os, signal, sys
 from demerit.data.files import atomic_folder
